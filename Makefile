@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# The two commands of the README, and the steps they are made of. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+PRESET ?= gpu
+BUILD := build/$(PRESET)
+# The engine's Python environment; known once `make setup` has run.
+PYTHON = $(shell tests/env/setup.sh --print)/bin/python3
+export KDTREE_BUILD = $(CURDIR)/$(BUILD)
+
+.PHONY: help setup build test demo check-format format tidy asan clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what the build and the tests need (idempotent; the only step that installs)
+	@tests/env/setup.sh
+
+build: setup ## build everything: programs, kernel for sm_90 and sm_120, torch op, tests
+	KDTREE_PYTHON=$(PYTHON) cmake --preset $(PRESET)
+	cmake --build --preset $(PRESET) -j $(JOBS)
+
+test: build ## all tests: unit, kernel, patch, real systemd host, demo
+	ctest --preset $(PRESET) -j $(JOBS) --timeout 600
+	$(PYTHON) -m pytest -q tests
+
+demo: build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a rollback
+	$(PYTHON) tests/demo/demo.py
+
+check-format: ## clang-format, as CI checks it
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
+
+format: ## apply clang-format
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+tidy: setup ## clang-tidy, findings are errors
+	cmake --preset tidy && cmake --build --preset tidy -j $(JOBS)
+
+asan: setup ## unit tests under the address and undefined-behaviour sanitizers
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
+
+clean: ## remove the build folder; the caches outside the tree stay
+	rm -rf build
