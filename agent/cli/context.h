@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/cli/output.h"
+#include "agent/config/config.h"
+#include "agent/systemd/service_manager.h"
+#include "agent/util/result.h"
+#include "agent/util/root.h"
+
+namespace kdtree {
+
+// What every verb is given: where the host's files are, how to talk, and the two outside things
+// that most verbs need, each made on first use.
+class Context {
+ public:
+  Root root;
+  Output out;
+  Result<ExitCode> outcome = ExitCode::done;  // stored by the verb that ran, read by main()
+
+  // The checked configuration of this host; the same object every time.
+  Result<const Config*> config();
+  // The running systemd. `--root` moves files only: under another root there is no systemd to talk
+  // to, and this is an error that says so.
+  Result<ServiceManager*> services();
+  // Refuses (ExitCode::refused) unless run by root or under another root than "/".
+  Status need_root(const std::string& verb) const;
+
+  // For tests.
+  void use(std::unique_ptr<ServiceManager> services) { services_ = std::move(services); }
+
+ private:
+  std::optional<Config> config_;
+  std::unique_ptr<ServiceManager> services_;
+};
+
+}  // namespace kdtree

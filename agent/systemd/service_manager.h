@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/systemd/unit_state.h"
+#include "agent/util/result.h"
+
+namespace kdtree {
+
+// Called about once a second while a job is waited for; returning an error stops the waiting (not
+// the job).
+using JobTick = std::function<Status()>;
+
+// The port to systemd. Every call ends within its deadline.
+//
+// Jobs: start, stop and restart return when systemd has finished the job, not when it has accepted
+// it. For a Type=notify unit that is when the service said READY. A job that ends otherwise than
+// "done", or not within the deadline, is an error that names the job's result and the unit's own
+// result. A lost JobRemoved signal costs nothing: the job and the unit are read again every second.
+//
+// Errors: ExitCode::refused where nothing was done (no bus, no such unit, not permitted),
+// rolled_back where systemd took the job and it failed: the caller is inside a transaction and
+// decides what the exit code is in the end.
+//
+// Concurrency: one thread.
+class ServiceManager {
+ public:
+  virtual ~ServiceManager() = default;
+
+  // A unit that doesn't exist is no error: load_state is "not-found".
+  virtual Result<UnitState> unit(const std::string& name) = 0;
+
+  virtual Status daemon_reload(std::chrono::milliseconds deadline) = 0;
+  virtual Status start(const std::string& name, std::chrono::milliseconds deadline,
+                       const JobTick& tick = {}) = 0;
+  // Stopping a unit that isn't loaded or not active succeeds.
+  virtual Status stop(const std::string& name, std::chrono::milliseconds deadline,
+                      const JobTick& tick = {}) = 0;
+  virtual Status restart(const std::string& name, std::chrono::milliseconds deadline,
+                         const JobTick& tick = {}) = 0;
+  // Also clears the start limit, which counts manual starts. Succeeds for a unit that isn't loaded.
+  virtual Status reset_failed(const std::string& name) = 0;
+
+  // As `systemctl enable|disable NAME`, without --now; both reload the manager's configuration.
+  virtual Status enable(const std::string& name) = 0;
+  virtual Status disable(const std::string& name) = 0;
+};
+
+// Connects to the host's systemd over the system bus, or over its private socket where root finds
+// no bus.
+Result<std::unique_ptr<ServiceManager>> connect_to_systemd();
+
+}  // namespace kdtree
