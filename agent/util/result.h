@@ -5,7 +5,8 @@
 #include <tl/expected.hpp>
 #include <utility>
 
-// The whole error vocabulary. Errors are values until main(), which prints one and turns its code into an exit status.
+// The whole error vocabulary. Errors are values until main(), which prints one and turns its code
+// into an exit status.
 namespace kdtree {
 
 // What the process exits with. Frozen: scripts branch on these.
@@ -46,15 +47,15 @@ inline tl::unexpected<Error> prefixed(const std::string& doing, Error error) {
 #define KDTREE_CONCAT(a, b) KDTREE_CONCAT_(a, b)
 
 // KDTREE_TRY(expr): returns expr's error from the calling function, drops its value.
-#define KDTREE_TRY(...)                                                        \
-  do {                                                                         \
-    auto kdtree_try_ = (__VA_ARGS__);                                          \
+#define KDTREE_TRY(...)                                                           \
+  do {                                                                            \
+    auto kdtree_try_ = (__VA_ARGS__);                                             \
     if (!kdtree_try_) return tl::make_unexpected(std::move(kdtree_try_).error()); \
   } while (false)
 
 // KDTREE_TRY_ASSIGN(auto x, expr): as KDTREE_TRY, and x takes the value.
-#define KDTREE_TRY_ASSIGN(target, ...)                                                     \
-  auto KDTREE_CONCAT(kdtree_try_, __LINE__) = (__VA_ARGS__);                               \
-  if (!KDTREE_CONCAT(kdtree_try_, __LINE__))                                               \
-    return tl::make_unexpected(std::move(KDTREE_CONCAT(kdtree_try_, __LINE__)).error());   \
+#define KDTREE_TRY_ASSIGN(target, ...)                                                   \
+  auto KDTREE_CONCAT(kdtree_try_, __LINE__) = (__VA_ARGS__);                             \
+  if (!KDTREE_CONCAT(kdtree_try_, __LINE__))                                             \
+    return tl::make_unexpected(std::move(KDTREE_CONCAT(kdtree_try_, __LINE__)).error()); \
   target = std::move(*KDTREE_CONCAT(kdtree_try_, __LINE__))

@@ -5,7 +5,8 @@
 
 namespace kdtree {
 
-// Every path of the host goes through one Root, so that a test or an image can use another tree than "/".
+// Every path of the host goes through one Root, so that a test or an image can use another tree
+// than "/".
 class Root {
  public:
   explicit Root(std::filesystem::path prefix = "/") : prefix_(std::move(prefix)) {}
@@ -25,12 +26,14 @@ class Root {
 namespace paths {
 inline constexpr const char* kConfig = "/etc/kdtree/kdtree.json";
 inline constexpr const char* kReleases = "/opt/kdtree/releases";  // <id>/, immutable
-inline constexpr const char* kCurrent = "/opt/kdtree/current";    // symlink to releases/<id>, flipped by rename
-inline constexpr const char* kState = "/var/lib/kdtree";          // journal/, state.json, audit.jsonl
-inline constexpr const char* kRun = "/run/kdtree";                // lock, control, stats/
+inline constexpr const char* kCurrent =
+    "/opt/kdtree/current";  // symlink to releases/<id>, flipped by rename
+inline constexpr const char* kState = "/var/lib/kdtree";  // journal/, state.json, audit.jsonl
+inline constexpr const char* kRun = "/run/kdtree";        // lock, control, stats/
 inline constexpr const char* kControl = "/run/kdtree/control";
 inline constexpr const char* kStats = "/run/kdtree/stats";
-inline constexpr const char* kShare = "/usr/share/kdtree";        // kernel/ and sitecustomize/ sources to build from
+inline constexpr const char* kShare =
+    "/usr/share/kdtree";  // kernel/ and sitecustomize/ sources to build from
 inline constexpr const char* kDropInName = "60-kdtree.conf";
 }  // namespace paths
 

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "agent/util/result.h"
+
+namespace kdtree {
+
+struct HttpAnswer {
+  int status = 0;    // 200, 503, ...
+  std::string body;  // at most 64 KiB of it
+};
+
+// GET of an http or https URL: no redirects, no proxy, no cookies. Any answer is a value, whatever
+// its status. Errors: refused where none came (not listening, deadline, broken answer).
+Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline);
+
+}  // namespace kdtree

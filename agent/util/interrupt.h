@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace kdtree {
+
+// While one lives, SIGINT, SIGTERM and SIGHUP only set a flag, so that a change is undone and not
+// torn off. Waiting loops look at interrupted() at least every 250 ms and end with an error.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+};
+
+bool interrupted();
+
+// Forgets an interrupt: going back to the old state must not be stopped by the signal that caused
+// it.
+void clear_interrupt();
+
+}  // namespace kdtree
