@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/util/http_get.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+namespace kdtree {
+namespace {
+
+constexpr std::size_t kMaxBody = 64 << 10;
+
+std::size_t keep_body(char* data, std::size_t, std::size_t size, void* user) {
+  auto& body = *static_cast<std::string*>(user);
+  body.append(data, std::min(size, kMaxBody - std::min(kMaxBody, body.size())));
+  return size;
+}
+
+}  // namespace
+
+Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline) {
+  static std::once_flag once;
+  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), curl_easy_cleanup);
+  if (!curl) return fail(ExitCode::refused, "no memory for an HTTP request");
+
+  HttpAnswer answer;
+  char message[CURL_ERROR_SIZE] = "";
+  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 0L);
+  curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
+  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, static_cast<long>(deadline.count()));
+  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, message);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, keep_body);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer.body);
+  const CURLcode code = curl_easy_perform(curl.get());
+  if (code != CURLE_OK)
+    return fail(ExitCode::refused,
+                url + ": " + (*message != '\0' ? message : curl_easy_strerror(code)));
+  long status = 0;
+  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+  answer.status = static_cast<int>(status);
+  return answer;
+}
+
+}  // namespace kdtree

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/util/lock_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "agent/util/atomic_file.h"
+#include "agent/util/clock.h"
+
+namespace kdtree {
+namespace {
+
+std::string describe_holder(int fd) {
+  char text[512];
+  const ssize_t got = ::pread(fd, text, sizeof text - 1, 0);
+  if (got <= 0) return "another kdtreectl";
+  std::istringstream words(std::string(text, static_cast<std::size_t>(got)));
+  std::string verb, pid, ticks, boot, since;
+  words >> verb >> pid >> ticks >> boot >> since;
+  if (since.empty()) return "another kdtreectl";
+  return "kdtreectl " + verb + " (pid " + pid + ", since " + since + ")";
+}
+
+}  // namespace
+
+Result<LockFile> LockFile::acquire(const Root& root, const std::string& verb) {
+  const auto path = root(paths::kRun) / "lock";
+  KDTREE_TRY(make_directories(path.parent_path()));
+  UniqueFd fd(::open(path.c_str(),
+                     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644));
+  if (!fd) return tl::make_unexpected(io_error("opening", path, errno));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    return fail(ExitCode::refused, path.string() + " is not a regular file", "remove it");
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return tl::make_unexpected(io_error("locking", path, errno));
+    return fail(ExitCode::locked, describe_holder(fd.get()) + " is changing this host",
+                "wait for it to end; the lock goes with it");
+  }
+  const pid_t pid = ::getpid();
+  const std::string text = verb + " " + std::to_string(pid) + " " +
+                           std::to_string(process_start_ticks(pid).value_or(0)) + " " + boot_id() +
+                           " " + utc_now() + "\n";
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    return tl::make_unexpected(io_error("writing", path, errno));
+  return LockFile(std::move(fd));
+}
+
+}  // namespace kdtree
