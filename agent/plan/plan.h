@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/config/config.h"
+#include "agent/plan/facts.h"
+#include "agent/plan/state.h"
+#include "agent/util/file.h"
+#include "agent/util/result.h"
+
+// From facts and a wish to a plan: a value that can be shown, hashed and compared before anything
+// is touched.
+namespace kdtree {
+
+enum class Verb { deploy, mode, rollback, uninstall };
+std::string_view verb_name(Verb verb);
+
+struct Wish {
+  Verb verb = Verb::mode;
+  Deployed target;             // release "" = kdtree is to be absent
+  bool restart = false;        // restart the engine even where a live switch would do
+  bool forced = false;         // an operator's override is part of this (kept in history)
+  bool keep_releases = false;  // uninstall: leave /opt/kdtree/releases
+  std::string accept_engine;   // fingerprint that the operator accepts with this change; "" = none
+};
+
+enum class StepKind {
+  write_file,     // path, after (before: what is there now)
+  remove_file,    // path (before: what is there now)
+  set_symlink,    // path, after.symlink_target
+  write_control,  // mode, release: the next generation of the control file
+  daemon_reload,  //
+  restart_unit,   // unit
+  start_unit,     // unit; not undone
+  stop_unit,      // unit; undone by a start
+  enable_unit,    // unit; undone by a disable
+  disable_unit,   // unit; undone by an enable
+  remove_tree,    // path: only after the gate, not undone
+};
+std::string_view step_kind_name(StepKind kind);
+
+struct Step {
+  StepKind kind = StepKind::daemon_reload;
+  std::string path;
+  std::optional<FileImage> before;  // nullopt = nothing there
+  std::optional<FileImage> after;   // nullopt = nothing there
+  std::string unit;
+  Mode mode = Mode::off;
+  Mode mode_before = Mode::off;  // write_control: what undo writes
+  std::string release;
+  std::string release_before;
+};
+
+// What must hold before the change, and after its undoing, counts as good.
+struct GateExpectation {
+  std::string unit;
+  int ranks = 0;  // 0 = kdtree is absent there: the unit and its health alone
+  std::string release;
+  Mode mode = Mode::off;
+  bool operator==(const GateExpectation&) const = default;
+};
+
+struct Plan {
+  Verb verb = Verb::mode;
+  Deployed from, to;
+  std::vector<Step> steps;    // in order; the gate comes after the last of them
+  std::vector<Step> cleanup;  // after the gate; a failure here is said and is no reason to undo
+  bool restarts_engine = false;
+  GateExpectation gate;
+  GateExpectation undo_gate;
+  State after;                     // what state.json holds once the gate has passed
+  std::vector<std::string> notes;  // what the operator should know, a line each
+  bool empty() const { return steps.empty() && cleanup.empty(); }
+};
+
+// Pure. Errors: usage (the configuration can't be right) or refused (this host can't be changed
+// so), each with a hint.
+Result<Plan> make_plan(const Facts& facts, const Config& config, const Wish& wish);
+
+// Every path whose content make_plan wants in Facts::files.
+std::vector<std::string> planned_paths(const Config& config);
+
+// sha256 over the canonical JSON: steps, contents before and after, gate. Equal facts and wishes
+// give equal hashes.
+std::string plan_hash(const Plan& plan);
+nlohmann::ordered_json to_json(const Plan& plan);
+// For people: a unified-diff-like text of each file, then what is reloaded, restarted and waited
+// for.
+std::string to_text(const Plan& plan);
+
+// The drop-in (or whole unit) of the engine for a release and mode, and the path it goes to.
+struct EngineUnitText {
+  std::string path;
+  std::string text;
+  std::string environment_path;  // "" = no environment file is needed
+  std::string environment_text;
+};
+Result<EngineUnitText> make_engine_unit(const Facts& facts, const Config& config,
+                                        const Deployed& target);
+
+// The engine's effective command line with and without kdtree in `target`: unquoted words, for
+// comparing and showing.
+Result<std::vector<std::string>> engine_argv(const Facts& facts, const Config& config,
+                                             const Deployed& target);
+
+}  // namespace kdtree
