@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/config/mode.h"
 #include "agent/systemd/service_manager.h"
+#include "agent/util/mode.h"
 #include "agent/util/result.h"
 #include "agent/util/root.h"
 
