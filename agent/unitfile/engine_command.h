@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/unitfile/quoting.h"
+#include "agent/util/result.h"
+
+// The ExecStart= of an inference engine: understood well enough to change single flags and nothing
+// else.
+namespace kdtree {
+
+// One ExecStart= value. Untouched words keep their bytes, so that quoting, `%` and `$` survive.
+class EngineCommand {
+ public:
+  // Understands `[prefixes]PYTHON [-u -X … ] -m sglang.launch_server FLAGS`, `PYTHON
+  // …/launch_server.py FLAGS`, `PYTHON SCRIPT FLAGS` and `…/sglang serve FLAGS`, with env
+  // assignments as in `/usr/bin/env A=b` in front, and `exec`- free wrappers numactl, taskset,
+  // nice, ionice, chrt, stdbuf. Errors: refused, each with what to do instead: shells, containers
+  // (docker, podman, nerdctl, apptainer), remote and privilege tools (ssh, sudo, su, runuser),
+  // anything else.
+  static Result<EngineCommand> parse(std::string_view exec_start);
+
+  // As it has to stand after "ExecStart=". Equal to what was parsed, byte for byte, if nothing was
+  // changed.
+  std::string text() const;
+  // Unquoted words, `%` and `$` as written.
+  std::vector<std::string> words() const;
+
+  // Value of --mem-fraction-static; nullopt where it isn't given. Errors: refused: given and not a
+  // number, or in `$VAR`.
+  Result<std::optional<double>> mem_fraction() const;
+  // Replaces the value in place, in the way it was written (`=` or not), or appends the flag.
+  void set_mem_fraction(double fraction);
+
+  // Adds `flags` ("--x", "1", "--y"), replacing one of the same name where it stands.
+  void add_flags(const std::vector<std::string>& flags);
+  // Removes each flag named, with its values (`--x=1`, `--x 1 2`). One that isn't there is no
+  // error.
+  void remove_flags(const std::vector<std::string>& names);
+
+  // Variables that the command line takes from the environment, which may hide flags.
+  std::vector<std::string> variables() const;
+  // Absolute path of the Python (or sglang program) that runs.
+  const std::string& program() const { return program_; }
+  // Does Python ignore PYTHONPATH or sitecustomize here? "" = no, else the flag: -I, -E, -S.
+  const std::string& isolating_flag() const { return isolating_flag_; }
+  // Assignments of an `env A=b` in front: they beat the unit's environment.
+  const std::map<std::string, std::string>& env_assignments() const { return env_assignments_; }
+
+ private:
+  struct Item {
+    std::string gap;  // blanks before the word
+    Word word;
+  };
+  std::vector<std::size_t> find_flag(const std::string& name) const;
+  std::size_t end_of_flag(std::size_t at) const;
+  Status understand();
+
+  std::string tail_;
+  std::vector<Item> items_;
+  std::size_t first_flag_ = 0;  // index of the first word after the script or module
+  std::string program_;
+  std::string isolating_flag_;
+  std::map<std::string, std::string> env_assignments_;
+};
+
+}  // namespace kdtree
