@@ -26,7 +26,7 @@ from typing import Iterator, Mapping, Sequence
 from image import HostError, ensure_image
 
 BOOT_TIMEOUT_S = 60
-CGROUP_PREFIX = "kdtree-host-"
+PREFIX = "kdtree-host-"
 
 # PID 1 of an own PID namespace, so that killing it kills the whole host; the overlay is mounted in an own mount
 # namespace, so that nothing remains mounted. Arguments: lower, upper, work, merged, then systemd-nspawn's.
@@ -74,7 +74,7 @@ def why_not() -> str | None:
             return f"{tool} is not installed; run 'make setup'"
     if not _own_cgroups():
         return "no cgroup hierarchy that systemd could use (neither cgroup2 nor name=systemd is mounted)"
-    with tempfile.TemporaryDirectory(prefix="kdtree-why-", dir=_scratch()) as scratch:
+    with tempfile.TemporaryDirectory(prefix="kdtree-try-", dir=_scratch_base()) as scratch:
         for name in ("lower", "upper", "work", "merged"):
             Path(scratch, name).mkdir()
         script = 'mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" "$1/merged"'
@@ -96,21 +96,15 @@ class Machine:
     options: Sequence[str] = ()  # more arguments for systemd-nspawn
     leader: int = 0  # PID of its systemd, seen from outside
     _supervisor: subprocess.Popen | None = None
-    _folder: Path | None = None
+    _scratch: "Scratch | None" = None
     _cgroups: list[Path] = field(default_factory=list)
-    _lock: object = None
 
     def __enter__(self) -> "Machine":
         reason = why_not()
         if reason:
             raise HostError(reason)
         image = ensure_image()
-        with open(_scratch() / ".kdtree-host.lock", "w") as sweeping:
-            fcntl.flock(sweeping, fcntl.LOCK_EX)
-            sweep()
-            self._folder = Path(tempfile.mkdtemp(prefix=CGROUP_PREFIX, dir=_scratch()))
-            self._lock = open(self._folder / "lock", "w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._scratch = Scratch()
         try:
             self._boot(image)
         except BaseException:
@@ -123,16 +117,26 @@ class Machine:
             self._supervisor.kill()  # its child is PID 1 of the namespace that everything else lives in
             self._supervisor.wait()
             self._supervisor = None
+        self.leader = 0
         for group in self._cgroups:
             _remove_cgroup(group)
-        if self._lock is not None:
-            self._lock.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
+
+    def power_off(self, keep: Path | None = None) -> None:
+        """Shuts the host down in good order; `keep` (new, on the same disk) gets what it wrote: a layer for other hosts."""
+        self.systemctl("--no-block", "poweroff")
+        try:
+            self._supervisor.wait(timeout=BOOT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the host did not shut down in {BOOT_TIMEOUT_S} s") from None
+        if keep is not None:
+            (self._scratch.folder / "upper").rename(keep)
+        self.__exit__()
 
     def _boot(self, image: Path) -> None:
-        folder = self._folder
+        folder = self._scratch.folder
         for name in ("upper", "work", "merged"):
             (folder / name).mkdir()
         (folder / "upper").chmod(0o755)
@@ -239,9 +243,26 @@ class Machine:
             time.sleep(0.05)
 
 
+class Scratch:
+    """A folder on a disk that overlayfs can write to. It goes when it is removed, or with the next sweep after its
+    owner has died."""
+
+    def __init__(self) -> None:
+        with open(_scratch_base() / f".{PREFIX}lock", "w") as sweeping:
+            fcntl.flock(sweeping, fcntl.LOCK_EX)
+            sweep()
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_scratch_base()))
+            self._lock = open(self.folder / "lock", "w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+
 def sweep() -> None:
     """Removes what hosts of killed runs left: their folders and cgroups (they hold no process and no mount)."""
-    for folder in _scratch().glob(f"{CGROUP_PREFIX}*"):
+    for folder in _scratch_base().glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for base in _own_cgroups():
@@ -249,8 +270,8 @@ def sweep() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _scratch() -> Path:
-    """Where overlays are kept: a disk that overlayfs can write to, which /tmp may not be inside a container."""
+def _scratch_base() -> Path:
+    """Not /tmp, which may be a tmpfs (no trusted xattrs on older kernels) or an overlay."""
     folder = Path("/var/tmp")
     folder.mkdir(exist_ok=True)
     return folder
@@ -266,7 +287,7 @@ def _own_cgroups() -> list[Path]:
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, where, kind, options = line.split()[:4]
         name = "" if kind == "cgroup2" else "name=systemd" if kind == "cgroup" and "name=systemd" in options.split(",") else None
-        if name in own and not any(part.startswith(CGROUP_PREFIX) for part in own[name].split("/")):
+        if name in own and not any(part.startswith(PREFIX) for part in own[name].split("/")):
             found.append(Path(where) / own[name].lstrip("/"))
     return found
 

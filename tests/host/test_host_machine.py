@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import Bind, Machine, _own_cgroups, sweep
+from machine import Bind, Machine, Scratch, _own_cgroups, sweep
 
 HERE = Path(__file__).parent
 
@@ -58,6 +58,21 @@ def test_two_hosts_do_not_see_each_other(booted):
         assert not booted.path("/run/systemd/transient/alone.service").exists()
 
 
+def test_what_a_host_wrote_can_be_the_next_ones_layer():
+    scratch = Scratch()
+    try:
+        with Machine() as first:
+            first.write("/etc/written", "by the first\n")
+            first.run(["rm", "/etc/hostname"]).check()
+            first.power_off(keep=scratch.folder / "kept")
+        with Machine(layers=[scratch.folder / "kept"]) as second:
+            assert second.read("/etc/written") == "by the first\n"
+            assert not second.path("/etc/hostname").exists()
+            assert second.systemctl("is-system-running").out == "running\n"
+    finally:
+        scratch.remove()
+
+
 def test_nothing_is_left_when_its_owner_is_killed():
     script = ("import sys, time; from machine import Machine\n"
               "with Machine() as host: print(host.leader, flush=True); time.sleep(600)")
@@ -67,7 +82,7 @@ def test_nothing_is_left_when_its_owner_is_killed():
     owner.wait()
     with Machine() as host:
         host.wait("the killed owner's host is gone", lambda: not os.path.exists(f"/proc/{leader}"), timeout=10)
-        mine = host._folder.name
+        mine = host._scratch.folder.name
         sweep()
         assert [left for left in leftovers() if mine not in left and "kdtree-host-" in left] == foreign_hosts(mine)
 
