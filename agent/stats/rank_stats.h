@@ -52,6 +52,7 @@ struct RankStats {
   // who
   std::int64_t pid = 0;
   std::uint64_t pid_start_ticks = 0;
+  std::string boot_id;
   std::uint64_t publications = 0;
   std::chrono::nanoseconds updated{};  // CLOCK_BOOTTIME of the publication
   std::optional<int> tp_rank;  // nullopt: launcher, detokenizer, compile worker, or not known yet

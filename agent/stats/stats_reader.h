@@ -35,6 +35,8 @@ enum class StatsOutcome {
 
 inline constexpr std::chrono::seconds kStatsStaleAfter{10};  // stats_abi.h
 inline constexpr std::size_t kStatsMaxFiles = 256;           // looked at in one folder
+inline constexpr std::size_t kStatsMaxDirBytes =
+    64u << 20;  // of whole files in one folder; 8 ranks need 2 MiB
 
 std::string_view outcome_name(StatsOutcome outcome);
 std::span<const StatsOutcome> all_outcomes();
@@ -70,8 +72,5 @@ StatsFile read_stats_file(const Root& root, const std::filesystem::path& path);
 // Reads every "*.stats" of the folder `dir` (used as it is). A folder that doesn't exist holds no
 // files. Errors: the folder can't be listed, or is not a folder.
 Result<StatsDir> read_stats_dir(const Root& root, const std::filesystem::path& dir);
-
-// CLOCK_BOOTTIME, the clock of RankStats::updated.
-std::chrono::nanoseconds boottime_now();
 
 }  // namespace kdtree
