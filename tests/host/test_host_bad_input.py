@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kdtreectl refuses on a real host, each in one line with what to do, and nothing changed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Iterator
+
+import pytest
+
+from kdtree_host import COMMAND, CONFIG, UNIT, UNIT_PATH, KdtreeHost, engine_unit
+
+USAGE, REFUSED, LOCKED = 2, 3, 6
+TOUCHED = ("/etc", "/opt", "/var/lib/kdtree")
+
+
+@pytest.fixture(scope="module")
+def quiet(package_layer):
+    """Package and engine, running; shared, because nothing here may change it."""
+    with KdtreeHost([package_layer]) as machine:
+        machine.configure()
+        machine.install_engine()
+        yield machine
+
+
+@contextlib.contextmanager
+def unchanged(host: KdtreeHost) -> Iterator[None]:
+    """Fails if files, the unit, or the running engine are not as before."""
+    before = (host.tree(*TOUCHED), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths"))
+    yield
+    assert (host.tree(*TOUCHED), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths")) == before
+
+
+def refusal(done, code: int, *words: str) -> None:
+    """One line on stderr (progress before it aside), starting with kdtreectl:, that holds `words`."""
+    last = done.err.strip().splitlines()[-1] if done.err.strip() else ""
+    assert done.rc == code, (done.rc, done.out, done.err)
+    assert last.startswith("kdtreectl: ") and all(word in last for word in words), done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("text, words", [
+    ('{"engine": {"unit": "sglang.service", "helth_url": "http://127.0.0.1/"}}', ("engine.helth_url", "engine.health_url")),
+    ('{"engine": ', ("/etc/kdtree/kdtree.json",)),
+    ('{"engine": {"unit": "sglang.service", "python": "/usr/bin/python3", "health_url": "http://127.0.0.1:1/", "ranks": 0}}',
+     ("engine.ranks",)),
+])
+def test_a_wrong_configuration_is_a_usage_error(quiet, text, words):
+    with unchanged(quiet):
+        kept = quiet.read("/etc/kdtree/kdtree.json")
+        quiet.write("/etc/kdtree/kdtree.json", text)
+        try:
+            refusal(quiet.ctl("deploy", "--yes"), USAGE, *words)
+        finally:
+            quiet.write("/etc/kdtree/kdtree.json", kept)
+
+
+def test_no_configuration_says_where_it_goes(quiet):
+    kept = quiet.read("/etc/kdtree/kdtree.json")
+    quiet.path("/etc/kdtree/kdtree.json").unlink()
+    try:
+        refusal(quiet.ctl("deploy", "--yes"), USAGE, "/etc/kdtree/kdtree.json")
+    finally:
+        quiet.write("/etc/kdtree/kdtree.json", kept)
+
+
+def test_a_configuration_that_others_can_write_is_refused(quiet):
+    quiet.path("/etc/kdtree/kdtree.json").chmod(0o666)
+    try:
+        refusal(quiet.ctl("deploy", "--yes"), USAGE, "/etc/kdtree/kdtree.json")
+    finally:
+        quiet.path("/etc/kdtree/kdtree.json").chmod(0o644)
+
+
+def test_a_unit_that_does_not_exist(quiet):
+    quiet.configure(engine={"unit": "sglnag.service"})
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes"), REFUSED, "sglnag.service")
+    finally:
+        quiet.configure()
+
+
+@pytest.mark.parametrize("verb", [["deploy", "--yes"], ["mode", "validate", "--yes"], ["rollback", "--yes"], ["uninstall", "--yes"]])
+def test_changes_need_root(quiet, verb):
+    with unchanged(quiet):
+        refusal(quiet.ctl(*verb, user="sglang"), REFUSED, "root")
+
+
+def test_a_python_that_does_not_exist(quiet):
+    quiet.configure(engine={"python": "/opt/nothing/bin/python3"})
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "/opt/nothing/bin/python3")
+    finally:
+        quiet.configure()
+
+
+def test_an_unknown_engine_is_refused_with_the_difference(quiet):
+    with unchanged(quiet):
+        done = quiet.ctl("deploy", "--yes")
+        refusal(done, REFUSED, "--accept-engine")
+
+
+def test_no_nvcc_and_no_gpu_proof_for_a_cuda_kernel(quiet):
+    quiet.configure(kernel={"device": "cuda"})
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "nvcc")
+    finally:
+        quiet.configure()
+
+
+def test_a_wrong_gpu_architecture(quiet):
+    quiet.configure(kernel={"device": "cuda", "archs": ["75"]})
+    try:
+        with unchanged(quiet):
+            done = quiet.ctl("deploy", "--yes", "--accept-engine")
+            assert done.rc in (USAGE, REFUSED) and "75" in done.err, done.err
+    finally:
+        quiet.configure()
+
+
+@pytest.mark.parametrize("command, words", [
+    (f"/bin/sh -c 'exec {COMMAND}'", ("/bin/sh",)),
+    ("/usr/bin/env docker run --gpus all lmsysorg/sglang python3 -m sglang.launch_server", ("docker",)),
+])
+def test_an_engine_command_that_cannot_be_understood(quiet, command, words):
+    kept = quiet.read(UNIT_PATH)
+    quiet.write(UNIT_PATH, engine_unit(command))
+    quiet.systemctl("daemon-reload").check()
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, *words)
+    finally:
+        quiet.write(UNIT_PATH, kept)
+        quiet.systemctl("daemon-reload").check()
+
+
+def test_nothing_deployed_nothing_to_switch(quiet):
+    for verb in (["mode", "validate", "--yes"], ["rollback", "--yes"]):
+        with unchanged(quiet):
+            refusal(quiet.ctl(*verb), REFUSED, "deploy")
+
+
+def test_a_verb_or_flag_that_does_not_exist(quiet):
+    for args in (["deplyo"], ["deploy", "--ja"], ["mode", "onn"], []):
+        assert quiet.ctl(*args).rc == USAGE, args
+
+
+def test_a_full_disk_leaves_nothing_half_written(quiet):
+    quiet.path("/opt/kdtree").mkdir()
+    quiet.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/opt/kdtree"]).check()
+    try:
+        with unchanged(quiet):
+            done = quiet.ctl("deploy", "--yes", "--accept-engine")
+            refusal(done, REFUSED, "/opt/kdtree")
+    finally:
+        quiet.run(["umount", "/opt/kdtree"]).check()
+        quiet.path("/opt/kdtree").rmdir()
+
+
+def test_a_second_kdtreectl_is_told_who_is_at_work(quiet):
+    holder = ("import fcntl, os, sys\nf = open('/run/kdtree/lock', 'a+')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
+              "print('held', flush=True)\nsys.stdin.read()\n")
+    job = quiet.start(["/usr/bin/python3", "-c", holder], stdin=-1)
+    try:
+        assert job.stdout.readline() == "held\n"
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), LOCKED, "kdtreectl")
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def test_configuration_of_these_tests_is_the_documented_shape():
+    assert set(CONFIG["engine"]) == {"unit", "python", "health_url", "ranks"} and CONFIG["engine"]["unit"] == UNIT

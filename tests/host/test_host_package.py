@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package on a bare host: everything is where it belongs, links, and passes systemd's own checks."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+from kdtree_host import KdtreeHost
+from package import missing_libraries
+
+
+@pytest.fixture(scope="module")
+def bare(package_layer):
+    with KdtreeHost([package_layer]) as machine:
+        yield machine
+
+
+def test_programs_find_their_libraries(bare):
+    assert missing_libraries(bare, "/usr/bin/kdtreectl", "/usr/bin/kdtree-agent") == []
+    assert bare.ctl("--version").check().out.strip()
+
+
+def test_everything_is_installed(bare):
+    for path in ("/usr/share/kdtree/kernel/CMakeLists.txt", "/usr/share/kdtree/sitecustomize/sitecustomize.py",
+                 "/usr/share/kdtree/sitecustomize/kdtree_patch/__init__.py", "/usr/share/kdtree/dashboards",
+                 "/usr/share/kdtree/runbooks", "/usr/lib/systemd/system/kdtree-agent.service",
+                 "/usr/lib/systemd/system/kdtree-recover.service"):
+        assert bare.path(path).exists(), path
+    assert list(bare.path("/usr/share/man/man8").glob("kdtreectl.8*"))
+
+
+def test_units_pass_systemd_verify(bare):
+    done = bare.run(["systemd-analyze", "verify", "kdtree-agent.service", "kdtree-recover.service"])
+    assert (done.rc, done.out + done.err) == (0, "")
+
+
+def test_the_agent_unit_is_hardened(bare):
+    done = bare.run(["systemd-analyze", "security", "--no-pager", "--threshold=20", "kdtree-agent.service"])
+    assert done.rc == 0, done.out.strip().splitlines()[-1]
+
+
+def test_run_folder_belongs_to_root_alone(bare):
+    for path in ("/run/kdtree", "/run/kdtree/stats"):
+        about = bare.path(path).stat()
+        assert not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH), path
+    assert bare.path("/run/kdtree").stat().st_uid == 0
+
+
+def test_the_agent_user_has_no_shell_and_no_password(bare):
+    entry = bare.run(["getent", "passwd", "kdtree-agent"]).check().out.strip().split(":")
+    assert entry[6].endswith("nologin")
+
+
+def test_nothing_runs_that_was_not_asked_for(bare):
+    assert bare.systemctl("is-active", "kdtree-agent").out.strip() == "inactive"
+    assert bare.run(["ss", "-ltnH"]).check().out == ""
