@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/cli/output.h"
 #include "agent/config/config.h"
@@ -20,6 +21,7 @@ class Context {
  public:
   Root root;
   Output out;
+  std::vector<std::string> argv;              // as the program was called
   Result<ExitCode> outcome = ExitCode::done;  // stored by the verb that ran, read by main()
 
   // The checked configuration of this host; the same object every time.

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/context.h"
+
+#include <unistd.h>
+
+namespace kdtree {
+
+Result<const Config*> Context::config() {
+  if (!config_) {
+    KDTREE_TRY_ASSIGN(auto loaded, load_config(root));
+    config_ = std::move(loaded);
+  }
+  return &*config_;
+}
+
+Result<ServiceManager*> Context::services() {
+  if (!services_) {
+    if (!root.is_host())
+      return fail(ExitCode::refused, "no systemd under the root " + root.prefix().string(),
+                  "--root moves files only; run this on the host itself");
+    KDTREE_TRY_ASSIGN(services_, connect_to_systemd());
+  }
+  return services_.get();
+}
+
+Status Context::need_root(const std::string& verb) const {
+  if (!root.is_host() || geteuid() == 0) return {};
+  return fail(ExitCode::refused, verb + " changes this host and needs root", "run it with sudo");
+}
+
+}  // namespace kdtree

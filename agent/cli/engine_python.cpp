@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/engine_python.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kdtree {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::chrono::seconds kProbeDeadline{30};
+
+// The JSON object in `text`, which may follow lines of warnings.
+Result<Json> last_json_object(const std::string& text, const std::string& who) {
+  for (auto at = text.find('{'); at != text.npos; at = text.find("\n{", at)) {
+    if (text[at] == '\n') ++at;
+    auto value = Json::parse(text.substr(at), nullptr, false);
+    if (value.is_object()) return value;
+  }
+  return fail(ExitCode::refused, who + " gave no answer that can be read");
+}
+
+std::string text_of(const Json& object, const char* key) {
+  auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+bool flag_of(const Json& object, const char* key) {
+  auto it = object.find(key);
+  return it != object.end() && it->is_boolean() && it->get<bool>();
+}
+
+Result<Outcome> run(const Command& command, const std::string& who) {
+  auto outcome = run_command(command);
+  if (!outcome) return prefixed(who, outcome.error());
+  return outcome;
+}
+
+std::string failure(const Outcome& outcome) {
+  auto line = outcome.last_line();
+  std::string how = outcome.status >= 0 ? "exit status " + std::to_string(outcome.status)
+                                        : "signal " + std::to_string(outcome.signal);
+  return line.empty() ? how : line + " (" + how + ")";
+}
+
+}  // namespace
+
+Command engine_command(const Config& config, const UnitState& unit,
+                       const std::filesystem::path& python_path, std::vector<std::string> args) {
+  Command command;
+  if (geteuid() == 0 && !unit.user.empty() && unit.user != "root" && unit.user != "0") {
+    command.argv = {"setpriv", "--reuid=" + unit.user, "--init-groups"};
+    if (unit.group.empty())
+      command.argv.push_back("--regid=" + unit.user);
+    else
+      command.argv.push_back("--regid=" + unit.group);
+    command.argv.push_back("--");
+  }
+  command.argv.push_back(config.engine.python);
+  command.argv.insert(command.argv.end(), args.begin(), args.end());
+  command.environment = {{"PYTHONPATH", python_path.string()}, {"PYTHONDONTWRITEBYTECODE", "1"}};
+  command.unset = {"KDTREE_VERIFY",  "KDTREE_LIB",          "KDTREE_STATS_DIR",
+                   "KDTREE_CONTROL", "KDTREE_DEFRAG_SORT",  "KDTREE_NSPLIT",
+                   "PYTHONHOME",     "KDTREE_ACCEPT_ENGINE"};
+  command.directory = "/";
+  return command;
+}
+
+Result<EngineFacts> probe_engine(const Config& config, const UnitState& unit,
+                                 const std::filesystem::path& python_path) {
+  auto command = engine_command(config, unit, python_path, {"-m", "kdtree_patch.probe", "--json"});
+  command.deadline = kProbeDeadline;
+  const std::string who = "engine probe by " + config.engine.python;
+  KDTREE_TRY_ASSIGN(auto outcome, run(command, who));
+  if (!outcome.ok()) return fail(ExitCode::refused, who + ": " + failure(outcome));
+  KDTREE_TRY_ASSIGN(auto answer, last_json_object(outcome.output, who));
+  EngineFacts facts;
+  facts.name = text_of(answer, "engine");
+  facts.version = text_of(answer, "version");
+  facts.fingerprint = text_of(answer, "fingerprint");
+  facts.known = flag_of(answer, "known");
+  facts.binds = flag_of(answer, "binds");
+  facts.torch = text_of(answer, "torch");
+  facts.python = text_of(answer, "python");
+  facts.site = text_of(answer, "site");
+  if (auto it = answer.find("differences"); it != answer.end() && it->is_array())
+    for (const auto& line : *it)
+      if (line.is_string()) facts.differences.push_back(line.get<std::string>());
+  return facts;
+}
+
+Result<SelftestAnswer> run_selftest(const Config& config, const UnitState& unit,
+                                    const std::filesystem::path& release, const std::string& device,
+                                    std::chrono::milliseconds deadline) {
+  std::vector<std::string> args = {"-m", "kdtree_kernel.selftest", "--lib",
+                                   (release / "lib/libkdtree_torch.so").string(), "--json"};
+  if (!device.empty()) args.insert(args.end(), {"--device", device});
+  auto command = engine_command(config, unit, release / "python", std::move(args));
+  command.deadline = deadline;
+  KDTREE_TRY_ASSIGN(auto outcome, run(command, "selftest"));
+  auto answer = last_json_object(outcome.output, "selftest");
+  if (!answer) return fail(ExitCode::refused, "selftest: " + failure(outcome));
+  SelftestAnswer result;
+  result.passed = flag_of(*answer, "passed") && outcome.ok();
+  result.device = text_of(*answer, "device");
+  result.torch = text_of(*answer, "torch");
+  if (auto it = answer->find("cases"); it != answer->end() && it->is_number_integer())
+    result.cases = it->get<int>();
+  if (auto it = answer->find("worst"); it != answer->end() && !it->is_null())
+    result.worst = it->dump();
+  result.output = answer->dump();
+  return result;
+}
+
+}  // namespace kdtree

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "agent/config/config.h"
+#include "agent/plan/facts.h"
+#include "agent/systemd/unit_state.h"
+#include "agent/util/subprocess.h"
+
+namespace kdtree {
+
+// `engine.python ARGS...` with PYTHONPATH set to `python_path`, no KDTREE_* of ours, and no
+// bytecode written. When we are root and the engine's unit runs as another user, it runs as that
+// user: the interpreter may belong to them.
+Command engine_command(const Config& config, const UnitState& unit,
+                       const std::filesystem::path& python_path, std::vector<std::string> args);
+
+// `python -m kdtree_patch.probe --json` of the installed patch: which engine is there, would the
+// patch bind to it. Errors: refused: the interpreter can't be run, or its answer can't be read.
+Result<EngineFacts> probe_engine(const Config& config, const UnitState& unit,
+                                 const std::filesystem::path& python_path);
+
+struct SelftestAnswer {
+  bool passed = false;
+  std::string device;  // "cpu" or the GPU's name
+  int cases = 0;
+  std::string torch;
+  std::string worst;   // JSON text of the worst case; "" = none given
+  std::string output;  // the whole answer, JSON text
+};
+
+// `python -m kdtree_kernel.selftest --lib LIB --json` of a release. `device`: "" = the best there
+// is. Errors: refused: it can't be run or its answer can't be read; a failed test is a value.
+Result<SelftestAnswer> run_selftest(const Config& config, const UnitState& unit,
+                                    const std::filesystem::path& release, const std::string& device,
+                                    std::chrono::milliseconds deadline);
+
+}  // namespace kdtree

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/manual.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "agent/util/root.h"
+
+namespace kdtree {
+namespace {
+
+struct Row {
+  const char* name;
+  const char* text;
+};
+
+constexpr const char* kSummary =
+    "put kdtree's verify-attention kernel under a running SGLang, safely";
+
+constexpr const char* kDescription =
+    "kdtreectl builds the kernel for the engine's own Python, installs it beside the engine, and "
+    "switches it between "
+    "the modes off (the engine's own kernel answers), validate (both run, the engine's own "
+    "answers, the difference is "
+    "measured) and on (kdtree's kernel answers). Every change is a transaction: it is planned, "
+    "written to a journal, "
+    "carried out, and only kept if the engine passes its health gate; else the old state comes "
+    "back by the same way.";
+
+constexpr std::array kExitCodes = {
+    Row{"0", "done; or answered, and the answer is good"},
+    Row{"1",
+        "answered, and the answer is bad: a doctor failure, drift, a verdict that is not clean"},
+    Row{"2", "usage: the command line or the configuration is wrong"},
+    Row{"3", "refused; nothing was changed"},
+    Row{"4", "failed; the old state is in force again"},
+    Row{"5", "failed, and going back failed too; the host's state is printed"},
+    Row{"6", "another kdtreectl is at work"},
+};
+
+constexpr std::array kFiles = {
+    Row{paths::kConfig, "the configuration: JSON with comments; unknown keys are refused"},
+    Row{paths::kReleases, "one folder a release, never changed once made"},
+    Row{paths::kCurrent, "symlink to the release in force"},
+    Row{paths::kState, "state.json, the transaction journal, the audit log audit.jsonl"},
+    Row{paths::kControl, "the mode that running engine processes follow"},
+    Row{paths::kStats, "one file an engine process: what the patch does in it"},
+};
+
+constexpr std::array kExamples = {
+    Row{"kdtreectl doctor", "Is this host ready?"},
+    Row{"kdtreectl deploy --dry-run", "What would be changed?"},
+    Row{"kdtreectl deploy", "Build, install, restart the engine, in mode off."},
+    Row{"kdtreectl mode validate", "Compare both kernels while the engine serves."},
+    Row{"kdtreectl verdict", "What has been compared?"},
+    Row{"kdtreectl mode on", "Let kdtree's kernel answer."},
+    Row{"kdtreectl mode off --cold", "Restart the engine without the patch."},
+};
+
+// Text for roff: no line is taken for a request, backslashes and dashes are literal.
+std::string roff(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\\')
+      out += "\\e";
+    else if (c == '-')
+      out += "\\-";
+    else
+      out += c;
+  }
+  return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
+}
+
+std::string option_text(const CLI::Option& option) {
+  std::string name = option.get_positional() ? option.get_name(true) : option.get_name(false, true);
+  std::ranges::replace(name, ',', ' ');
+  for (std::size_t at = 0; (at = name.find(' ', at)) != name.npos; at += 2)
+    name.replace(at, 1, ", ");
+  if (!option.get_positional() && option.get_type_size() != 0) name += " " + option.get_type_name();
+  return name;
+}
+
+void add_options(std::ostringstream& out, CLI::App& app) {
+  for (const auto* option : app.get_options()) {
+    if (option->get_group().empty() || option->get_description().empty()) continue;
+    if (option->check_lname("help") && app.get_parent()) continue;
+    out << ".TP\n.B " << roff(option_text(*option)) << "\n"
+        << roff(option->get_description()) << ".\n";
+  }
+}
+
+template <typename Rows>
+void add_rows(std::ostringstream& out, const Rows& rows) {
+  for (const auto& row : rows)
+    out << ".TP\n.B " << roff(row.name) << "\n" << roff(row.text) << "\n";
+}
+
+std::string verb_usage(const CLI::App& verb) {
+  std::string usage = "kdtreectl " + verb.get_name() + " [OPTIONS]";
+  for (const auto* option : verb.get_options())
+    if (option->get_positional()) usage += " [" + option->get_name(true) + "]";
+  return usage;
+}
+
+}  // namespace
+
+void describe_program(CLI::App& app) {
+  app.name("kdtreectl");
+  app.description(std::string("kdtreectl: ") + kSummary);
+  app.set_version_flag("--version", std::string("kdtreectl ") + KDTREE_VERSION,
+                       "Print the version and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.require_subcommand(1);
+  app.fallthrough();
+  std::string footer = "\nExit status:\n";
+  for (const auto& row : kExitCodes)
+    footer += std::string("  ") + row.name + "  " + row.text + "\n";
+  footer += "\nkdtreectl VERB --help tells more about a verb; so does man 8 kdtreectl.";
+  app.footer(footer);
+}
+
+std::string man_page(CLI::App& app) {
+  std::ostringstream out;
+  out << ".\\\" Made by kdtreectl from its own --help.\n"
+      << ".TH KDTREECTL 8 \"\" \"kdtree " << KDTREE_VERSION << "\" \"System administration\"\n"
+      << ".SH NAME\nkdtreectl \\- " << roff(kSummary) << "\n"
+      << ".SH SYNOPSIS\n.B kdtreectl\n[\\fB\\-\\-root\\fR \\fIDIR\\fR] \\fIVERB\\fR "
+         "[\\fIOPTIONS\\fR]\n"
+      << ".SH DESCRIPTION\n"
+      << roff(kDescription) << "\n.SH OPTIONS\n";
+  add_options(out, app);
+  out << ".SH VERBS\n";
+  for (auto* verb : app.get_subcommands({})) {
+    if (verb->get_group().empty()) continue;
+    out << ".SS " << roff(verb_usage(*verb)) << "\n" << roff(verb->get_description()) << ".\n";
+    if (!verb->get_footer().empty()) out << ".PP\n" << roff(verb->get_footer()) << "\n";
+    add_options(out, *verb);
+  }
+  out << ".SH EXIT STATUS\n";
+  add_rows(out, kExitCodes);
+  out << ".SH FILES\n";
+  add_rows(out, kFiles);
+  out << ".SH EXAMPLES\n";
+  add_rows(out, kExamples);
+  out << ".SH SEE ALSO\n.BR systemctl (1),\n.BR journalctl (1),\n.BR systemd.service (5)";
+  return out.str();
+}
+
+tl::unexpected<Error> usage_error(CLI::App& app, const std::vector<std::string>& argv,
+                                  const CLI::ParseError& error) {
+  std::string what = error.what();
+  std::ranges::replace(what, '\n', ' ');
+  auto parsed = app.get_subcommands();
+  if (!parsed.empty())
+    return fail(ExitCode::usage, parsed.front()->get_name() + ": " + what,
+                "kdtreectl " + parsed.front()->get_name() + " --help");
+  auto word = std::ranges::find_if(argv.begin() + (argv.empty() ? 0 : 1), argv.end(),
+                                   [](const auto& arg) { return !arg.starts_with("-"); });
+  const bool no_such_verb =
+      error.get_name() == "ExtrasError" || error.get_name() == "RequiredError";
+  if (no_such_verb && word != argv.end()) {
+    std::string verbs;
+    for (const auto* verb : app.get_subcommands({}))
+      if (!verb->get_group().empty()) verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+    return fail(ExitCode::usage, "no verb '" + *word + "'", "verbs are " + verbs);
+  }
+  return fail(ExitCode::usage, no_such_verb ? "which verb?" : what, "kdtreectl --help");
+}
+
+}  // namespace kdtree

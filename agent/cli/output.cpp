@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/output.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+namespace kdtree {
+namespace {
+
+constexpr long long kQuietMs = 30'000;
+
+bool plain_wanted() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return (no_color && *no_color) || !term || std::string_view(term) == "dumb";
+}
+
+long long now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Columns on screen, near enough: code points, not bytes.
+std::size_t width(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; }));
+}
+
+std::string padded(std::string_view text, std::size_t columns) {
+  std::string out(text);
+  out.append(columns - std::min(columns, width(text)), ' ');
+  return out;
+}
+
+std::size_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+Output::Output()
+    : color_out_(isatty(STDOUT_FILENO) && !plain_wanted()), tty_err_(isatty(STDERR_FILENO)) {
+  const char* term = std::getenv("TERM");
+  tty_err_ = tty_err_ && term && std::string_view(term) != "dumb";
+}
+
+void Output::line(std::string_view text) {
+  end_progress();
+  std::cout << text << '\n' << std::flush;
+}
+
+void Output::json(const nlohmann::ordered_json& value) {
+  line(value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+void Output::pairs(const std::vector<std::pair<std::string, std::string>>& rows) {
+  std::size_t columns = 0;
+  for (const auto& row : rows) columns = std::max(columns, width(row.first));
+  for (const auto& [name, value] : rows) line(padded(name, columns) + "  " + value);
+}
+
+void Output::table(const std::vector<std::string>& header,
+                   const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> columns;
+  for (const auto& name : header) columns.push_back(width(name));
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size() && i < columns.size(); ++i)
+      columns[i] = std::max(columns[i], width(row[i]));
+  auto print = [&](const std::vector<std::string>& cells, Tone tone) {
+    std::string text;
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      text += i + 1 < cells.size() ? padded(cells[i], columns[i]) + "  " : cells[i];
+    line(paint(tone, text));
+  };
+  print(header, Tone::dim);
+  for (const auto& row : rows) print(row, Tone::plain);
+}
+
+std::string Output::paint(Tone tone, std::string_view text) const {
+  if (!color_out_ || tone == Tone::plain) return std::string(text);
+  const char* code = tone == Tone::good      ? "32"
+                     : tone == Tone::warning ? "33"
+                     : tone == Tone::bad     ? "31;1"
+                                             : "2";
+  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+}
+
+void Output::note(std::string_view text) {
+  end_progress();
+  std::cerr << text << '\n' << std::flush;
+}
+
+void Output::progress(std::string_view stage, std::string_view text) {
+  const auto now = now_ms();
+  if (tty_err_) {
+    std::string shown(text.substr(0, terminal_columns() - 1));
+    std::cerr << "\r\x1b[K" << shown << std::flush;
+    line_open_ = true;
+  } else if (stage != last_stage_ || now - last_printed_ms_ >= kQuietMs) {
+    std::cerr << text << '\n' << std::flush;
+    last_printed_ms_ = now;
+  }
+  last_stage_ = stage;
+}
+
+void Output::end_progress() {
+  if (line_open_) std::cerr << '\n' << std::flush;
+  line_open_ = false;
+  last_stage_.clear();
+}
+
+void Output::error(const Error& error) {
+  note("kdtreectl: " + error.what + (error.hint.empty() ? "" : "; " + error.hint));
+}
+
+bool Output::confirm(std::string_view question) {
+  if (!isatty(STDIN_FILENO)) return false;
+  end_progress();
+  std::cerr << question << " [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+std::string human_duration(long long milliseconds) {
+  if (milliseconds < 0) milliseconds = 0;
+  if (milliseconds < 10'000) {
+    std::array<char, 16> text{};
+    std::snprintf(text.data(), text.size(), "%.1f s", static_cast<double>(milliseconds) / 1000.0);
+    return text.data();
+  }
+  const long long seconds = milliseconds / 1000;
+  if (seconds < 60) return std::to_string(seconds) + " s";
+  if (seconds < 3600)
+    return std::to_string(seconds / 60) + " min" +
+           (seconds % 60 ? " " + std::to_string(seconds % 60) + " s" : "");
+  return std::to_string(seconds / 3600) + " h" +
+         (seconds % 3600 / 60 ? " " + std::to_string(seconds % 3600 / 60) + " min" : "");
+}
+
+std::string human_bytes(unsigned long long bytes) {
+  static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text.data();
+}
+
+}  // namespace kdtree

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/verbs.h"
+
+namespace kdtree {
+
+void add_change_options(CLI::App& verb, ChangeOptions& options) {
+  verb.add_flag("--dry-run", options.dry_run, "Print what would be done and do nothing");
+  verb.add_flag("-y,--yes", options.yes, "Don't ask before the change");
+  verb.add_option("--timeout", options.timeout_s,
+                  "Seconds for the engine to become healthy (default: deadlines.healthy_s of the "
+                  "configuration)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS");
+}
+
+CLI::App& add_verb(CLI::App& app, Context& context, const std::string& name,
+                   const std::string& summary, std::function<Result<ExitCode>()> body) {
+  auto* verb = app.add_subcommand(name, summary);
+  verb->callback([&context, body = std::move(body)] { context.outcome = body(); });
+  return *verb;
+}
+
+}  // namespace kdtree
