@@ -34,6 +34,12 @@ class ServiceManager {
   // A unit that doesn't exist is no error: load_state is "not-found".
   virtual Result<UnitState> unit(const std::string& name) = 0;
 
+  // What systemd itself gives to every service: DefaultEnvironment= and `systemctl
+  // set-environment`.
+  virtual Result<std::vector<std::pair<std::string, std::string>>> manager_environment() {
+    return std::vector<std::pair<std::string, std::string>>{};
+  }
+
   virtual Status daemon_reload(std::chrono::milliseconds deadline) = 0;
   virtual Status start(const std::string& name, std::chrono::milliseconds deadline,
                        const JobTick& tick = {}) = 0;
