@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <kdtree/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Compares our output with the engine's after both kernels ran, and adds the result to an
+ * accumulator.
+ *
+ * One call is one compare: a layer's output for the whole batch. Over the elements where the
+ * engine's value is finite: d        |ours - engine|; where ours is not finite, d is infinite ulp
+ * d in units in the last place of dtype at the magnitude of the row (its largest finite |engine| of
+ * the 512 elements; at least the smallest normal number) The compare is a mismatch if its largest
+ * ulp is over max_ulp or its mean d is over mean_abs (or either is not finite). Elements where the
+ * engine's own value is NaN or Inf (padded requests may hold them) prove nothing and are skipped.
+ *
+ * The accumulator may lie in device memory or in host memory that the GPU can write (pinned). Start
+ * it as all zero bytes. It is a sequence lock for a reader on the host: sequence is odd while it
+ * changes; read until it was the same even number before and after.
+ *
+ * Concurrency: one compare at a time per accumulator (they run on one stream).
+ */
+#define KDTREE_COMPARE_MAX_BATCH 512
+
+struct kdtree_compare_accum {
+  uint64_t sequence;
+  uint64_t compares;
+  uint64_t mismatches;
+  uint64_t skipped;       /* elements skipped */
+  double max_abs;         /* largest d; may be Inf */
+  double max_ulp;         /* largest ulp; may be Inf */
+  double sum_mean_abs;    /* sum over compares of the mean d, where that is finite */
+  int64_t longest_prefix; /* tokens */
+  int32_t worst_layer;    /* where max_ulp was seen; says nothing while max_ulp is 0 */
+  int32_t worst_request;
+  uint64_t reserved[7];
+  uint64_t compares_by_batch[KDTREE_COMPARE_MAX_BATCH +
+                             1]; /* by requests in the call; larger ones count at [0] */
+};
+
+struct kdtree_compare_params {
+  uint32_t struct_bytes; /* sizeof(struct kdtree_compare_params) */
+  int32_t dtype;         /* enum kdtree_dtype (verify_attn.h); fp32: CPU only */
+  int32_t tokens;        /* rows of ours and engines, a multiple of batch */
+  int32_t heads;
+  int32_t batch; /* requests; request of a token = token / (tokens / batch) */
+  int32_t layer; /* reported as worst_layer */
+  double max_ulp;
+  double mean_abs;
+  const void* ours; /* [tokens, heads, 512], heads contiguous */
+  const void* engines;
+  int64_t ours_token_stride; /* elements */
+  int64_t engines_token_stride;
+  const int32_t* kv_indptr; /* [batch+1], for longest_prefix */
+  const int32_t* enable; /* one int32 read by the kernel when it runs, 0 = do nothing; null = 1 */
+  struct kdtree_compare_accum* accum;
+  void* workspace; /* CUDA: kdtree_compare_workspace_bytes(), 16-byte aligned; CPU: nullable */
+  int64_t workspace_bytes;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+KDTREE_API int64_t kdtree_compare_workspace_bytes(int32_t tokens);
+/* Enqueues on `stream` (a cudaStream_t) of the current device. Capture-safe. */
+KDTREE_API int kdtree_compare_cuda(const struct kdtree_compare_params* params, void* stream);
+KDTREE_API int kdtree_compare_cpu(const struct kdtree_compare_params* params);
+#ifdef __cplusplus
+}
+static_assert(offsetof(kdtree_compare_accum, worst_layer) == 64 &&
+                  offsetof(kdtree_compare_accum, compares_by_batch) == 128 &&
+                  sizeof(kdtree_compare_accum) == 4232,
+              "kdtree_compare_accum moved");
+#endif

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.ops.kdtree: loading it, its fake implementations, and the layouts that its pinned host structs have.
+
+    load("/opt/kdtree/current/lib/libkdtree_torch.so")
+    torch.ops.kdtree.verify_attn(...)
+"""
+
+from kdtree_kernel.abi import COMPARE_ACCUM_BYTES, GATE_WORD_BYTES, read_compare, read_gate, set_mode
+from kdtree_kernel.ops import load, loaded
+
+__all__ = ["COMPARE_ACCUM_BYTES", "GATE_WORD_BYTES", "load", "loaded", "read_compare", "read_gate", "set_mode"]

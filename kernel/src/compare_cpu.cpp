@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <limits>
+
+#include "checks.h"
+#include "compare_rule.h"
+#include "host_view.h"
+
+namespace kdtree {
+namespace {
+
+template <typename T>
+void compare_row(const T* ours, const T* engines, int32_t dtype, TokenDelta& delta) {
+  float magnitude = 0, largest = 0;
+  for (int d = 0; d < KDTREE_V_DIM; ++d) {
+    const float theirs = engines[d].value();
+    if (!std::isfinite(theirs)) continue;
+    const float mine = ours[d].value();
+    const float difference =
+        std::isfinite(mine) ? std::fabs(mine - theirs) : std::numeric_limits<float>::infinity();
+    magnitude = std::max(magnitude, std::fabs(theirs));
+    largest = std::max(largest, difference);
+    delta.sum += double{difference};
+    ++delta.counted;
+  }
+  delta.max_abs = std::max(delta.max_abs, largest);
+  delta.max_ulp = std::max(delta.max_ulp, largest / ulp_at(magnitude, dtype));
+}
+
+template <typename T>
+void compare_all(const kdtree_compare_params& p) {
+  TokenDelta total{};
+  int32_t worst_request = 0;
+  for (int32_t token = 0; token < p.tokens; ++token) {
+    TokenDelta delta{};
+    for (int32_t head = 0; head < p.heads; ++head)
+      compare_row(static_cast<const T*>(p.ours) + token * p.ours_token_stride +
+                      int64_t{head} * KDTREE_V_DIM,
+                  static_cast<const T*>(p.engines) + token * p.engines_token_stride +
+                      int64_t{head} * KDTREE_V_DIM,
+                  p.dtype, delta);
+    if (delta.max_ulp > total.max_ulp) worst_request = token / (p.tokens / p.batch);
+    total.max_ulp = std::max(total.max_ulp, delta.max_ulp);
+    total.max_abs = std::max(total.max_abs, delta.max_abs);
+    total.sum += delta.sum;
+    total.counted += delta.counted;
+  }
+  int64_t longest = 0;
+  for (int32_t b = 0; b < p.batch; ++b)
+    longest = std::max(longest, int64_t{p.kv_indptr[b + 1]} - int64_t{p.kv_indptr[b]});
+
+  const std::atomic_ref sequence(p.accum->sequence);
+  sequence.fetch_add(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  accumulate(p.accum, p, total, worst_request, longest);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  sequence.fetch_add(1, std::memory_order_seq_cst);
+}
+
+}  // namespace
+}  // namespace kdtree
+
+int kdtree_compare_cpu(const kdtree_compare_params* params) {
+  using namespace kdtree;
+  if (params == nullptr) return KDTREE_BAD_POINTER;
+  if (const int status = check(*params, Device::cpu); status != KDTREE_OK) return status;
+  if (params->enable != nullptr && *params->enable == 0) return KDTREE_OK;
+  switch (params->dtype) {
+    case KDTREE_BF16:
+      compare_all<Bf16>(*params);
+      break;
+    case KDTREE_FP16:
+      compare_all<Fp16>(*params);
+      break;
+    default:
+      compare_all<Fp32>(*params);
+      break;
+  }
+  return KDTREE_OK;
+}

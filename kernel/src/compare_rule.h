@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kdtree/compare.h>
+#include <kdtree/verify_attn.h>
+
+#include <cmath>
+
+#include "gate_rule.h"
+
+namespace kdtree {
+
+// What compare.h finds in one token's rows, then in a call.
+struct TokenDelta {
+  double sum;       // of d
+  int64_t counted;  // elements with a finite engine value
+  float max_abs, max_ulp;
+};
+
+// Above it a mean is Inf and not added to sum_mean_abs, which would never be finite again.
+constexpr double kLargest = 1e300;
+
+// Size of one unit in the last place of dtype at `magnitude`.
+KDTREE_HOST_DEVICE inline float ulp_at(float magnitude, int32_t dtype) {
+  const int digits = dtype == KDTREE_BF16 ? 7 : dtype == KDTREE_FP16 ? 10 : 23;
+  const int lowest = dtype == KDTREE_FP16 ? -14 : -126;
+  const int exponent = magnitude > 0 ? ilogbf(magnitude) : lowest;
+  return ldexpf(1.0f, (exponent < lowest ? lowest : exponent) - digits);
+}
+
+// Adds one compare to the accumulator; the caller is the only writer.
+KDTREE_HOST_DEVICE inline void accumulate(volatile kdtree_compare_accum* accum,
+                                          const kdtree_compare_params& p, const TokenDelta& total,
+                                          int32_t worst_request, int64_t longest_prefix) {
+  const int64_t elements = int64_t{p.tokens} * p.heads * KDTREE_V_DIM;
+  const double mean = total.counted > 0 ? total.sum / static_cast<double>(total.counted) : 0.0;
+  const bool clean = total.max_ulp <= p.max_ulp && mean <= p.mean_abs;
+  accum->compares = accum->compares + 1;
+  accum->mismatches = accum->mismatches + (clean ? 0 : 1);
+  accum->skipped = accum->skipped + static_cast<uint64_t>(elements - total.counted);
+  if (total.max_abs > accum->max_abs) accum->max_abs = total.max_abs;
+  if (total.max_ulp > accum->max_ulp) {
+    accum->max_ulp = total.max_ulp;
+    accum->worst_layer = p.layer;
+    accum->worst_request = worst_request;
+  }
+  if (mean <= kLargest) accum->sum_mean_abs = accum->sum_mean_abs + mean;
+  if (longest_prefix > accum->longest_prefix) accum->longest_prefix = longest_prefix;
+  const int32_t slot = p.batch <= KDTREE_COMPARE_MAX_BATCH ? p.batch : 0;
+  accum->compares_by_batch[slot] = accum->compares_by_batch[slot] + 1;
+}
+
+}  // namespace kdtree
