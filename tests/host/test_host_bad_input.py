@@ -8,7 +8,7 @@ from typing import Iterator
 
 import pytest
 
-from kdtree_host import COMMAND, CONFIG, UNIT, UNIT_PATH, KdtreeHost, engine_unit
+from kdtree_host import COMMAND, UNIT_PATH, KdtreeHost, engine_unit
 
 USAGE, REFUSED, LOCKED = 2, 3, 6
 TOUCHED = ("/etc", "/opt", "/var/lib/kdtree")
@@ -172,6 +172,3 @@ def test_a_second_kdtreectl_is_told_who_is_at_work(quiet):
         job.kill()
         job.communicate()
 
-
-def test_configuration_of_these_tests_is_the_documented_shape():
-    assert set(CONFIG["engine"]) == {"unit", "python", "health_url", "ranks"} and CONFIG["engine"]["unit"] == UNIT

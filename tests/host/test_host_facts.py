@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that only tell: status, doctor, history, selftest, heatmap; and the agent's metrics on a real host."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from kdtree_host import RANKS, UNIT, UNIT_PATH, KdtreeHost
+
+DROP_IN = f"{UNIT_PATH}.d/60-kdtree.conf"
+METRICS = "http://127.0.0.1:9817/metrics"
+
+
+def scrape(host: KdtreeHost) -> dict[str, float]:
+    """series (name with labels, as printed) → value."""
+    status, body = host.http(METRICS)
+    assert status == 200
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in body.splitlines() if line and line[0] != "#"}
+
+
+@pytest.fixture(scope="module")
+def steady(deployed_layer, package_layer):
+    """A deployed host in mode off that these tests only look at."""
+    with KdtreeHost([deployed_layer, package_layer]) as machine:
+        machine.wait_healthy()
+        machine.wait_ranks("every rank is armed", lambda rank: rank["patch_state"] == 1)
+        yield machine
+
+
+def test_status_of_a_good_host(steady):
+    done = steady.ctl("status")
+    assert done.rc == 0, done.out + done.err
+    release = steady.path("/opt/kdtree/current").readlink().name
+    assert release in done.out and "off" in done.out and f"{RANKS}" in done.out
+    assert json.loads(steady.ctl("status", "--json").check().out)
+
+
+def test_status_needs_no_root(steady):
+    assert steady.ctl("status", user="sglang").rc == 0
+
+
+def test_doctor_of_a_good_host(steady):
+    done = steady.ctl("doctor")
+    assert done.rc == 0, done.out
+    json.loads(steady.ctl("doctor", "--json").out)
+
+
+def test_doctor_works_before_anything_is_deployed(package_layer):
+    with KdtreeHost([package_layer]) as bare:
+        done = bare.ctl("doctor")
+        assert done.rc == 1 and "/etc/kdtree/kdtree.json" in done.out, done.out
+        bare.configure()
+        done = bare.ctl("doctor")
+        assert done.rc == 1 and UNIT in done.out, done.out
+
+
+def test_history_tells_of_the_deploy(steady):
+    entries = steady.facts("history")
+    assert [(entry["verb"], entry["result"]) for entry in entries] == [("deploy", "good")]
+    assert "deploy" in steady.ctl("history").check().out
+
+
+def test_selftest_says_the_device(steady):
+    done = steady.ctl("selftest")
+    assert done.rc == 0 and "cpu" in done.out.lower(), done.out + done.err
+
+
+def test_heatmap_draws_eight_rows(steady):
+    done = steady.ctl("heatmap", "--once")
+    assert done.rc == 0, done.err
+    assert "\x1b" not in done.out  # not a terminal
+    rows = [line for line in done.out.splitlines() if re.match(r"\s*(gpu ?)?[0-7]\b", line, re.IGNORECASE)]
+    assert len(rows) >= 8, done.out
+
+
+def test_verdict_without_compares_is_insufficient(steady):
+    done = steady.ctl("verdict")
+    assert done.rc == 1 and "insufficient" in done.out
+
+
+def test_metrics_of_eight_gpus_and_eight_ranks(steady):
+    series = steady.wait("the agent has sampled", lambda: (lambda s: s if len([k for k in s if k.startswith("kdtree_gpu_utilization_ratio{")]) == 8 else None)(scrape(steady)))
+    assert len([name for name in series if name.startswith("kdtree_rank_up{") and series[name] == 1]) == RANKS
+    release = steady.path("/opt/kdtree/current").readlink().name
+    assert any(name.startswith("kdtree_release_info{") and release in name for name in series)
+    assert [name for name in series if name.startswith("kdtree_mode{") and series[name] == 1] == ['kdtree_mode{mode="off"}']
+    assert not any(value for name, value in series.items() if name.startswith("kdtree_drift{"))
+
+
+def test_the_agent_listens_on_loopback_only_and_is_no_root(steady):
+    listening = steady.run(["ss", "-ltnHp"]).check().out
+    assert "127.0.0.1:9817" in listening
+    assert all(line.split()[3].startswith(("127.0.0.1:", "[::1]:")) for line in listening.splitlines())
+    pid = steady.show("kdtree-agent", "MainPID")["MainPID"]
+    status = steady.run(["cat", f"/proc/{pid}/status"]).check().out
+    assert re.search(r"^Uid:\t(?!0\b)", status, re.M) and re.search(r"^NoNewPrivs:\t1$", status, re.M)
+    assert re.search(r"^CapEff:\t0+$", status, re.M)
+
+
+def test_systemd_watches_the_agent(host):
+    host.wait("the agent is ready", lambda: host.systemctl("is-active", "kdtree-agent").out == "active\n")
+    agent = host.show("kdtree-agent", "Type", "WatchdogUSec", "NRestarts", "MainPID")
+    assert agent["Type"] == "notify" and agent["WatchdogUSec"] not in ("0", "infinity")
+    host.run(["kill", "-STOP", agent["MainPID"]]).check()
+    host.wait("the watchdog has restarted it", lambda: host.show("kdtree-agent", "NRestarts")["NRestarts"] != agent["NRestarts"], 60)
+    host.wait("it serves again", lambda: host.http(METRICS)[0] == 200, 30)
+
+
+def test_drift_by_hand_is_seen_by_status_doctor_and_metrics(host):
+    host.write(DROP_IN, host.read(DROP_IN).replace("KDTREE_VERIFY=off", "KDTREE_VERIFY=on"))
+    status = host.ctl("status")
+    assert status.rc == 1 and DROP_IN in status.out + status.err, status.out
+    doctor = host.ctl("doctor")
+    assert doctor.rc == 1, doctor.out
+
+
+def test_a_dead_rank_is_missing_everywhere(host):
+    host.fault("dead_rank_unnoticed:6")
+    host.wait("rank 6 is gone", lambda: 6 not in host.ranks(), 20)
+    status = host.ctl("status")
+    assert status.rc == 1 and "6" in status.out, status.out
+    host.wait("the metrics say so", lambda: not any(name.startswith('kdtree_rank_up{rank="6"') and value for name, value in scrape(host).items()), 20)
+    host.wait("its counters are gone", lambda: not any(name.startswith("kdtree_verify_") and 'rank="6"' in name for name in scrape(host)), 20)
