@@ -23,7 +23,7 @@ ENGINE = "/opt/test-engine"  # tests/engine, read-only
 PYTHON = f"{ENGINE}/light/bin/python3"
 FAULT = "/run/test-engine/fault"
 COMMAND = (f"{PYTHON} -m sglang.launch_server --model-path /models/kimi-k2.6 --tp-size {RANKS} --port {PORT} "
-           "--attention-backend triton --steps-per-second 50 --mem-fraction-static 0.94")
+           "--attention-backend triton --steps-per-second 20 --mem-fraction-static 0.94")
 CONFIG: dict[str, Any] = {
     "engine": {"unit": UNIT, "python": PYTHON, "health_url": f"http://127.0.0.1:{PORT}/health", "ranks": RANKS},
     "kernel": {"device": "cpu"},
@@ -55,8 +55,13 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 class KdtreeHost(Machine):
     """The machine with what a kdtree test asks of it."""
 
-    def __init__(self, layers: Sequence[Path], binds: Sequence[Bind] = (), options: Sequence[str] = ()) -> None:
-        super().__init__(layers=layers, binds=[Bind(REPOSITORY / "tests" / "engine", ENGINE), *binds], options=options)
+    def __init__(self, layers: Sequence[Path], binds: Sequence[Bind] = (), *, stand_in_kernel: bool = True) -> None:
+        """`stand_in_kernel`: the light engine's kernel sources instead of the installed ones (its README says why)."""
+        engine = REPOSITORY / "tests" / "engine"
+        shown = [Bind(engine, ENGINE), *binds]
+        if stand_in_kernel:
+            shown.append(Bind(engine / "light" / "kernel", "/usr/share/kdtree/kernel"))
+        super().__init__(layers=layers, binds=shown)
 
     def ctl(self, *args: str, timeout: float = 120, env: Mapping[str, str] | None = None, user: str | None = None,
             input: str | None = None) -> Completed:

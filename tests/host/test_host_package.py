@@ -13,7 +13,7 @@ from package import missing_libraries
 
 @pytest.fixture(scope="module")
 def bare(package_layer):
-    with KdtreeHost([package_layer]) as machine:
+    with KdtreeHost([package_layer], stand_in_kernel=False) as machine:
         yield machine
 
 
