@@ -62,7 +62,7 @@ class LightModel:
         self._topk = topk.TopKConfig(top_k=_TOP_K, renormalize=True, scoring_func="sigmoid")
         chance = random.Random(17)
         self._embedding = [[chance.uniform(-1, 1) for _ in range(VALUES)] for _ in range(VOCABULARY)]
-        self._router = [[chance.uniform(-1, 1) for _ in range(VALUES)] for _ in range(flags.experts)]
+        self._popularity = [chance.paretovariate(2) for _ in range(2 * flags.experts)]
 
     def info(self) -> dict[str, int]:
         return {"max_total_num_tokens": _SLOTS, "max_req_input_len": _CONTEXT - 1}
@@ -135,12 +135,14 @@ class LightModel:
         for layer in self._layers:
             q = torch.zeros((len(tokens), heads * 576), dtype=torch.bfloat16)
             k = torch.zeros((len(tokens), 1, 576), dtype=torch.bfloat16)
+            v = torch.zeros((len(tokens), 1, 512), dtype=torch.bfloat16)
             for i, values in enumerate(hidden):
                 for head in range(heads):
                     at = (i * heads + head) * 576
                     q._storage[at:at + VALUES] = [value * (1 + 0.1 * (head + self._rank)) for value in values]
                 k._storage[i * 576:i * 576 + VALUES] = values
-            out = self._backend.forward(q, k, k[..., :512], layer, batch)._storage
+                v._storage[i * 512:i * 512 + VALUES] = values
+            out = self._backend.forward(q, k, v, layer, batch)._storage
             width = heads * 512
             for i, values in enumerate(hidden):
                 hidden[i] = [0.5 * value + sum(out[i * width + head * 512 + c] for head in range(heads)) / heads
@@ -150,7 +152,10 @@ class LightModel:
         return [int(abs(sum(values)) * 7919) % VOCABULARY for values in hidden]
 
     def _route(self, layer_id: int, hidden: list[list[float]]) -> None:
-        """The MoE block's routing; its experts do nothing."""
-        flat = [sum(map(float.__mul__, row, values)) for values in hidden for row in self._router]
-        logits = torch.Tensor(flat, (len(hidden), len(self._router)), torch.float32)
+        """The MoE block's routing; its experts do nothing. Some experts are more popular than others."""
+        experts, flat = self._flags.experts, []
+        for values in hidden:
+            start = int(abs(sum(values)) * 104729) % 16
+            flat.extend(self._popularity[start:start + experts])
+        logits = torch.Tensor(flat, (len(hidden), experts), torch.float32)
         topk.select_experts(None, logits, self._topk, layer_id=layer_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-VOCABULARY = 32  # small, so that a random draft is right now and then
+VOCABULARY = 8  # small, so that a random draft is right now and then
 
 
 @dataclasses.dataclass(frozen=True)
