@@ -17,12 +17,10 @@ namespace kdtree {
 // One ExecStart= value. Untouched words keep their bytes, so that quoting, `%` and `$` survive.
 class EngineCommand {
  public:
-  // Understands `[prefixes]PYTHON [-u -X … ] -m sglang.launch_server FLAGS`, `PYTHON
-  // …/launch_server.py FLAGS`, `PYTHON SCRIPT FLAGS` and `…/sglang serve FLAGS`, with env
-  // assignments as in `/usr/bin/env A=b` in front, and `exec`- free wrappers numactl, taskset,
-  // nice, ionice, chrt, stdbuf. Errors: refused, each with what to do instead: shells, containers
-  // (docker, podman, nerdctl, apptainer), remote and privilege tools (ssh, sudo, su, runuser),
-  // anything else.
+  // Understands `PYTHON [-u …] -m sglang.launch_server FLAGS`, `PYTHON SCRIPT.py FLAGS` and
+  // `…/sglang serve FLAGS`, behind `env A=b`, numactl, taskset, nice, ionice, chrt or stdbuf.
+  // Errors: refused, each with what to do instead: shells, containers, remote and privilege tools,
+  // a Python that ignores PYTHONPATH, anything else.
   static Result<EngineCommand> parse(std::string_view exec_start);
 
   // As it has to stand after "ExecStart=". Equal to what was parsed, byte for byte, if nothing was
@@ -45,10 +43,8 @@ class EngineCommand {
 
   // Variables that the command line takes from the environment, which may hide flags.
   std::vector<std::string> variables() const;
-  // Absolute path of the Python (or sglang program) that runs.
+  // The Python (or sglang program) that runs, as written.
   const std::string& program() const { return program_; }
-  // Does Python ignore PYTHONPATH or sitecustomize here? "" = no, else the flag: -I, -E, -S.
-  const std::string& isolating_flag() const { return isolating_flag_; }
   // Assignments of an `env A=b` in front: they beat the unit's environment.
   const std::map<std::string, std::string>& env_assignments() const { return env_assignments_; }
 
@@ -57,15 +53,20 @@ class EngineCommand {
     std::string gap;  // blanks before the word
     Word word;
   };
-  std::vector<std::size_t> find_flag(const std::string& name) const;
-  std::size_t end_of_flag(std::size_t at) const;
   Status understand();
+  Status understand_env(std::size_t& at);
+  Status understand_python(std::size_t at);
+  Status refuse(const std::string& why, const std::string& hint) const;
+  std::string text_at(std::size_t at) const;
+  std::optional<std::size_t> find_flag(const std::string& name) const;
+  std::size_t end_of_flag(std::size_t at) const;
+  void erase(std::size_t begin, std::size_t end);
+  void insert(std::size_t at, const std::vector<std::string>& literals);
 
-  std::string tail_;
   std::vector<Item> items_;
-  std::size_t first_flag_ = 0;  // index of the first word after the script or module
+  std::string tail_;            // blanks after the last word
+  std::size_t first_flag_ = 0;  // index of the first word after the script, module or verb
   std::string program_;
-  std::string isolating_flag_;
   std::map<std::string, std::string> env_assignments_;
 };
 

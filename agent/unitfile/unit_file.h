@@ -12,7 +12,7 @@
 namespace kdtree {
 
 struct UnitLine {
-  enum class Kind { blank, comment, section, setting } kind = Kind::blank;
+  enum class Kind { blank, comment, section, setting, ignored } kind = Kind::blank;
   std::string raw;      // the bytes, newlines of continuations included, the last one not
   std::string section;  // the section that the line is in or begins
   std::string key;      // of a setting
@@ -21,7 +21,8 @@ struct UnitLine {
 
 class UnitFile {
  public:
-  // Errors: usage: a line that is none of the above, with its number and `where`.
+  // A line that is none of these is ignored, as systemd does. Errors: usage: a section without its
+  // bracket, a NUL byte; with the line's number and `where`.
   static Result<UnitFile> parse(std::string_view text, const std::string& where);
 
   // The text again, byte for byte.
@@ -33,6 +34,7 @@ class UnitFile {
  private:
   std::vector<UnitLine> lines_;
   bool ends_with_newline_ = true;
+  bool byte_order_mark_ = false;
 };
 
 // Values of a setting over several files in their order, with the empty value's resetting applied.
