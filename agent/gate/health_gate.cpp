@@ -27,10 +27,23 @@ constexpr milliseconds kHealthDeadline{5'000};
 // An engine that answers its health check has loaded everything: ranks that are silent after this
 // long stay silent.
 constexpr seconds kSilentAfterHealthy{60};
-constexpr std::size_t kReasonLines = 3;
+constexpr std::size_t kLinesReadAtEnd = 60;
 
 std::string seconds_text(milliseconds span) {
   return std::to_string(duration_cast<seconds>(span).count()) + " s";
+}
+
+// Of a dead engine's last lines: the last that names an error, and the very last one.
+std::string telling_lines(const std::vector<std::string>& lines) {
+  if (lines.empty()) return {};
+  auto names_error = [](const std::string& line) {
+    for (const char* mark : {"Error", "error:", "Exception", "out of memory", "Fatal", "Killed"})
+      if (line.find(mark) != line.npos) return true;
+    return false;
+  };
+  auto error = std::find_if(lines.rbegin(), lines.rend(), names_error);
+  if (error == lines.rend() || *error == lines.back()) return lines.back();
+  return *error + " | " + lines.back();
 }
 
 class Gate {
@@ -87,9 +100,8 @@ Status Gate::crashed(const std::string& how) const {
   }
   what += " after " + seconds_text(elapsed());
   const auto& invocation = pinned_invocation_.empty() ? unit_.invocation_id : pinned_invocation_;
-  std::string last;
-  for (const auto& line : UnitJournal::last_lines(root_, invocation, kReasonLines))
-    last += (last.empty() ? "" : " | ") + line;
+  const std::string last =
+      telling_lines(UnitJournal::last_lines(root_, invocation, kLinesReadAtEnd));
   if (!last.empty()) what += ": " + last;
   return fail(ExitCode::rolled_back, what, "journalctl -u " + wish_.unit);
 }

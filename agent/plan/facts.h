@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/nvml/list_gpus.h"
 #include "agent/plan/manifest.h"
 #include "agent/plan/state.h"
 #include "agent/stats/control_file.h"
@@ -46,13 +47,6 @@ struct EngineFacts {
   std::string site;    // its site-packages
 };
 
-struct GpuFacts {
-  int index = 0;
-  std::string name;  // "NVIDIA H200"
-  std::string uuid;
-  std::string arch;  // "90", "120"
-};
-
 // The compiler for kernel.device cuda.
 struct NvccFacts {
   std::string path;       // absolute
@@ -74,7 +68,7 @@ struct Facts {
   std::optional<TextFile> agent_unit;  // kdtree-agent.service, if it is installed
 
   State state;                      // state.json; a fresh one where there is none
-  std::optional<Manifest> release;  // of state.current, if it is there and whole
+  std::optional<Manifest> release;  // of the release wished for; deploy and rollback replace it
   std::optional<Control> control;   // the control file in force
   std::map<std::string, std::optional<FileImage>>
       files;  // what each path that a plan may touch holds now

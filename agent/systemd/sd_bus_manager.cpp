@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -121,6 +122,23 @@ Result<UnitState> SdBusManager::unit(const std::string& name) {
   KDTREE_TRY(fill(path, bus::kUnit, state));
   if (state.name.ends_with(".service")) KDTREE_TRY(fill(path, bus::kService, state));
   return state;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> SdBusManager::manager_environment() {
+  bus::BusError error;
+  char** raw = nullptr;
+  int r = sd_bus_get_property_strv(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager,
+                                   "Environment", error.out(), &raw);
+  if (r < 0) return bus_failure("cannot read systemd's own environment", error, r);
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (char** line = raw; line && *line; ++line) {
+    const std::string text = *line;
+    if (auto equals = text.find('='); equals != text.npos)
+      variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    std::free(*line);
+  }
+  std::free(raw);
+  return variables;
 }
 
 Status SdBusManager::daemon_reload(milliseconds deadline) {

@@ -21,6 +21,7 @@ class SdBusManager : public ServiceManager {
   Status connect();
 
   Result<UnitState> unit(const std::string& name) override;
+  Result<std::vector<std::pair<std::string, std::string>>> manager_environment() override;
   Status daemon_reload(std::chrono::milliseconds deadline) override;
   Status start(const std::string& name, std::chrono::milliseconds deadline,
                const JobTick& tick) override;
