@@ -9,14 +9,8 @@ from typing import Iterator
 import pytest
 
 from image import HostError
-from kdtree_host import KdtreeHost
+from kdtree_host import KdtreeHost, host_layer
 from machine import Scratch, why_not
-from package import add_fake_nvml, install
-
-# The user that the engine runs as, made at the host's boot by systemd-sysusers; and the folder for faults on demand.
-_USER = "u sglang - \"the engine\" /var/lib/sglang /bin/sh\n"
-_FAULTS = "d /run/test-engine 0755 root root\nd /var/lib/sglang 0755 sglang sglang\n"
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where no host can run, the tests here are skipped with the one line that says why."""
@@ -37,14 +31,7 @@ def scratch() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def package_layer(scratch: Path) -> Path:
     """The image's next layer: kdtree's package, the fake driver, the engine's user."""
-    layer = scratch / "package"
-    layer.mkdir()
-    install(layer)
-    add_fake_nvml(layer)
-    for name, text in (("usr/lib/sysusers.d/test-engine.conf", _USER), ("usr/lib/tmpfiles.d/test-engine.conf", _FAULTS)):
-        (layer / name).parent.mkdir(parents=True, exist_ok=True)
-        (layer / name).write_text(text)
-    return layer
+    return host_layer(scratch / "package")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from machine import Bind, Completed, Machine
-from package import REPOSITORY
+from package import REPOSITORY, add_fake_nvml, install
 
 sys.path.insert(0, str(REPOSITORY / "sitecustomize"))
 from kdtree_patch.stats import StatsError, read_stats  # noqa: E402
@@ -22,10 +22,11 @@ RANKS = 8
 ENGINE = "/opt/test-engine"  # tests/engine, read-only
 PYTHON = f"{ENGINE}/light/bin/python3"
 FAULT = "/run/test-engine/fault"
+HEALTH = f"http://127.0.0.1:{PORT}/health"
 COMMAND = (f"{PYTHON} -m sglang.launch_server --model-path /models/kimi-k2.6 --tp-size {RANKS} --port {PORT} "
            "--attention-backend triton --steps-per-second 20 --mem-fraction-static 0.94")
 CONFIG: dict[str, Any] = {
-    "engine": {"unit": UNIT, "python": PYTHON, "health_url": f"http://127.0.0.1:{PORT}/health", "ranks": RANKS},
+    "engine": {"unit": UNIT, "python": PYTHON, "health_url": HEALTH, "ranks": RANKS},
     "kernel": {"device": "cpu"},
     "deadlines": {"healthy_s": 60, "stop_s": 20, "stable_s": 1},
     "validate": {"min_compares": 20},
@@ -37,6 +38,23 @@ def engine_unit(command: str = COMMAND, *, service: str = "", user: str = "sglan
     return (f"[Unit]\nDescription=SGLang (test engine)\nAfter=network.target\n\n[Service]\nUser={user}\n"
             f"Environment=TEST_ENGINE_FAULT_FILE={FAULT} PYTHONDONTWRITEBYTECODE=1\n"
             f"ExecStart={command}\nTimeoutStopSec=20\n{service}\n[Install]\nWantedBy=multi-user.target\n")
+
+
+# The user that the engine runs as, made at the host's boot by systemd-sysusers; and the folder for faults on demand.
+_USER = "u sglang - \"the engine\" /var/lib/sglang /bin/sh\n"
+_FOLDERS = "d /run/test-engine 0755 root root\nd /var/lib/sglang 0755 sglang sglang\n"
+
+
+def host_layer(layer: Path, *, fake_gpus: bool = True) -> Path:
+    """Makes `layer`, what lies over the image: kdtree's package, the fake driver with eight GPUs, the engine's user."""
+    layer.mkdir()
+    install(layer)
+    if fake_gpus:
+        add_fake_nvml(layer)
+    for name, text in (("usr/lib/sysusers.d/test-engine.conf", _USER), ("usr/lib/tmpfiles.d/test-engine.conf", _FOLDERS)):
+        (layer / name).parent.mkdir(parents=True, exist_ok=True)
+        (layer / name).write_text(text)
+    return layer
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,19 +98,18 @@ class KdtreeHost(Machine):
         """Writes /etc/kdtree/kdtree.json: the default of these tests with `changes` laid over it."""
         self.write("/etc/kdtree/kdtree.json", json.dumps(merged(CONFIG, changes), indent=1) + "\n")
 
-    def install_engine(self, text: str | None = None, *, start: bool = True) -> None:
+    def install_engine(self, text: str | None = None, *, timeout: float = 40) -> None:
         """Writes the engine's unit, as an operator would, and waits until the engine answers."""
         self.write(UNIT_PATH, engine_unit() if text is None else text)
         self.systemctl("daemon-reload").check()
-        if start:
-            self.systemctl("restart", UNIT).check()
-            self.wait_healthy()
+        self.systemctl("restart", UNIT).check()
+        self.wait_healthy(timeout)
 
     def wait_healthy(self, timeout: float = 40) -> None:
         def healthy() -> bool:
             if self.show(UNIT, "ActiveState")["ActiveState"] == "failed":
                 raise AssertionError("the engine's unit failed\n" + self.journal("-u", UNIT, "-n", "30"))
-            return self.http(CONFIG["engine"]["health_url"])[0] == 200
+            return self.http(HEALTH)[0] == 200
         self.wait("the engine is healthy", healthy, timeout)
 
     def fault(self, text: str = "") -> None:
