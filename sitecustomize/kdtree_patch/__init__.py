@@ -2,10 +2,44 @@
 """kdtree inside an SGLang process: decides which verify-attention calls kdtree's kernel answers, counts, reports.
 
     env         the KDTREE_* environment, read once            engines.json, fingerprint, probe   which engines are known
-    hook        patches modules right after their import       verify, eligible    the verify path and its hand-backs
+    hook        calls back right after an import             verify, eligible    the verify path and its hand-backs
     control     follows the control file                       kernel, compare     loads and calls torch.ops.kdtree
     stats       writes the stats file                          graphs              the same under CUDA graphs
     patch       this process's state; side thread              sort, moe, rank     KV free-list sort, router load, ranks
 
 Two ways in, one install(): bootstrap() from sitecustomize, install() as SGLang's plugin entry point.
 """
+import sys
+
+# The engine's modules that are patched right after their import; see installer.py for what is done to each.
+TARGETS = ("sglang.srt.layers.attention.triton_backend", "sglang.srt.mem_cache.allocator",
+           "sglang.srt.mem_cache.allocator.token", "sglang.srt.layers.moe.topk", "sglang.srt.model_executor.model_runner")
+
+
+def _patch(module: object) -> None:
+    from . import installer
+
+    installer.patch_module(module)
+
+
+def bootstrap() -> None:
+    """What sitecustomize calls: waits for the engine's modules, imports none of them. Idempotent."""
+    from .hook import watch
+
+    watch(TARGETS, _patch)
+
+
+def install() -> None:
+    """SGLang's plugin entry point: as bootstrap(), and patches what is already imported. Idempotent. Without
+    KDTREE_VERIFY it does nothing."""
+    import os
+
+    if not os.environ.get("KDTREE_VERIFY"):
+        return
+    from . import installer
+
+    bootstrap()
+    installer.start()
+    for name in TARGETS:
+        if name in sys.modules:
+            _patch(sys.modules[name])

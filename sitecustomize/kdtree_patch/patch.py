@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of kdtree in this process: what it is in, what it counted, and the side thread that reports it.
+
+Life: passive (started, no attention backend made here: a launcher, a detokenizer) -> active (armed: the mode decides)
+or refused (stood aside for good; the engine runs as if kdtree were not there). A process that is not a rank leaves a
+file with rank -1; one that never imports the engine leaves none. A forked child is passive for good and leaves none.
+"""
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from . import stats_format as f
+from .control import ControlError, ControlFollower
+from .env import Settings, SettingsError, environment_digest, read_settings, stats_dir
+from .fingerprint import Engine, examine, find_package
+from .rank import Ranks, device_facts, read_ranks
+from .stats import Section, StatsWriter
+
+_LOOK_S, _PUBLISH_S, _IDLE_S, _CONTIGUITY_S = 0.02, 0.2, 1.0, 1.0
+_MAX_ERRORS = 3
+_NOT_ARMED = "no attention backend was made in this process (yet)"
+_log = logging.getLogger("kdtree")
+
+
+class Counters:
+    """What the host counts, verify calls of one layer each. Written by the engine's thread only."""
+
+    def __init__(self) -> None:
+        self.calls_kernel = 0
+        self.calls_engine = 0
+        self.handed_back = [0] * f.MAX_REASONS
+        self.kv_pairs = 0
+        self.kv_contiguous_pairs = 0
+
+
+class Patch:
+    """One a process: `PATCH`. ready() is what wrapped functions ask; nothing here raises into the engine."""
+
+    def __init__(self) -> None:
+        self.state = f.PASSIVE
+        self.mode = f.OFF
+        self.settings: Settings | None = None
+        self.engine: Engine | None = None
+        self.counters = Counters()
+        self.kernel = None  # kernel.Kernel once armed
+        self.moe = None  # moe.Observer once its module was patched
+        self.graphs = None  # graphs.Graphs once a graph was captured
+        self.sort_state = -1
+        self._reason = _NOT_ARMED
+        self._control_reason = ""
+        self._error_reason = ""
+        self._generation = 0
+        self._errors_in_a_row = 0
+        self._ranks = Ranks()
+        self._device = ("", "")
+        self._graphs_state = -1
+        self._contiguity_due = 0.0
+        self._started = False
+        self._writer: StatsWriter | None = None
+        self._digest = ""
+        self._follower: ControlFollower | None = None
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+
+    # start, arm, refuse
+
+    def start(self) -> None:
+        """Settings, stats file, engine's fingerprint, side thread. Once; leaves passive or refused."""
+        with self._lock:
+            if self._started:
+                return
+            self._started = True
+            self._digest = environment_digest(os.environ)
+            try:
+                self._writer = StatsWriter(stats_dir(os.environ))
+            except Exception as error:
+                self.refuse(f"no stats file, and nothing is patched unseen: {error}")
+                return
+            try:
+                self.settings = read_settings(os.environ)
+                self._follower = ControlFollower(self.settings.control)
+                self._identify()
+            except SettingsError as error:
+                self.refuse(str(error))
+            except Exception as error:
+                self.refuse(f"can't tell which engine this is: {error!r}")
+            os.register_at_fork(after_in_child=self._after_fork)
+            atexit.register(self._at_exit)
+            self._publish()
+            threading.Thread(target=self._run, name="kdtree", daemon=True).start()
+
+    def _identify(self) -> None:
+        package = sys.modules.get("sglang")
+        places = list(getattr(package, "__path__", []) or [])
+        self.engine = engine = examine(places[0] if places else find_package())
+        if engine.known:
+            return
+        what = "; ".join(engine.differences)
+        if not engine.binds:
+            self.refuse(f"engine {engine.version} can't be patched: {what}")
+        elif self.settings.accepted != engine.fingerprint:
+            self.refuse(f"unknown engine {engine.version}, fingerprint {engine.fingerprint[:16]}: {what}")
+
+    def usable(self) -> bool:
+        """Started, and nothing speaks against patching functions."""
+        self.start()
+        return self._started and self.state != f.REFUSED and self.settings is not None
+
+    def ready(self, model_runner: object = None) -> bool:
+        """True if armed. The first call in a rank arms: loads the kernel, reads the ranks. Never raises."""
+        if self.state == f.ACTIVE:
+            return True
+        if not self.usable():
+            return False
+        with self._lock:
+            if self.state == f.PASSIVE:
+                try:
+                    self._arm(model_runner)
+                except Exception as error:
+                    self.refuse(str(error) or repr(error))
+        return self.state == f.ACTIVE
+
+    def _arm(self, model_runner: object) -> None:
+        from .graphs import Graphs
+        from .kernel import Kernel
+
+        self.kernel = Kernel(self.settings)
+        self.graphs = Graphs(self, self.kernel)
+        self.learn(model_runner)
+        self.set_mode(self.settings.mode)
+        self._follow()
+        self._reason = ""
+        self.state = f.ACTIVE
+        self._wake.set()
+
+    def learn(self, model_runner: object) -> None:
+        """Ranks and device, as far as the engine says them now; keeps what was known before."""
+        known = read_ranks(model_runner)
+        for name, value in vars(known).items():
+            if value not in (-1, ""):
+                setattr(self._ranks, name, value)
+        if self._ranks.device:
+            self.see_device(self._ranks.device, self._ranks.gpu)
+
+    def see_device(self, device: str, index: int) -> None:
+        """The device that the verify calls run on. Never raises."""
+        if not self._device[1]:
+            try:
+                self._device = device_facts(device, index)
+            except Exception:
+                self._device = ("", device)
+
+    @property
+    def ranks(self) -> Ranks:
+        return self._ranks
+
+    def refuse(self, reason: str) -> None:
+        """Stands aside for good: every wrapped function calls the original from now on. One log line a process."""
+        with self._lock:
+            if self.state == f.REFUSED:
+                return
+            self.set_mode(f.OFF)
+            self.state, self._reason = f.REFUSED, reason
+        _log.warning("kdtree stands aside in process %d, the engine runs without it: %s", os.getpid(), reason)
+        self._wake.set()
+
+    # modes
+
+    def set_mode(self, mode: int) -> None:
+        """Puts a mode in force, eager calls and captured graphs alike."""
+        self.mode = mode
+        if self.graphs is not None:
+            self.graphs.set_mode(mode)
+
+    def _follow(self) -> None:
+        if self._follower is None:
+            return
+        try:
+            control = self._follower.look()
+        except ControlError as error:
+            self._control_reason = str(error)
+            return
+        if control is None:
+            return
+        release = self.kernel.release_id if self.kernel else ""
+        if control.release_id not in ("", release):
+            self._control_reason = f"control file: for release {control.release_id}, this is {release or 'unknown'}"
+            return
+        with self._lock:  # never over a refusal
+            if self.state != f.REFUSED:
+                self._control_reason = ""
+                self._generation = control.generation
+                self.set_mode(control.mode)
+
+    # counting
+
+    def hand_back(self, reason: int) -> None:
+        self.counters.handed_back[reason] += 1
+
+    def kernel_answered(self) -> None:
+        self._errors_in_a_row = 0
+
+    def kernel_failed(self, error: Exception) -> None:
+        """A kernel call raised; after three in a row the patch stands aside."""
+        self.counters.handed_back[f.BACK_ERROR] += 1
+        self._errors_in_a_row += 1
+        self._error_reason = f"kernel: {error}"
+        if self._errors_in_a_row >= _MAX_ERRORS:
+            self.refuse(f"kernel failed {_MAX_ERRORS} times in a row: {error}")
+
+    def failed(self, error: Exception) -> None:
+        """Our own code raised outside the kernel: as above, for the engine's call goes on as if we were not there."""
+        self.kernel_failed(error)
+
+    def observer_failed(self, error: Exception) -> None:
+        """The MoE observer raised: it is put aside, the verify path goes on."""
+        self.moe = None
+        self._error_reason = f"MoE observer: {error!r}"
+
+    def see_contiguity(self, bound: dict[str, object]) -> None:
+        """Looks once a second at how many neighbouring KV slots follow each other; on the CPU alone: reading a GPU's
+        indices would make the host wait."""
+        now = time.monotonic()
+        if bound["kv_indices"].device.type != "cpu" or now < self._contiguity_due:
+            return
+        self._contiguity_due = now + _CONTIGUITY_S
+        bounds = bound["kv_indptr"].tolist()
+        for start, end in zip(bounds, bounds[1:]):
+            slots = bound["kv_indices"][start:end].tolist()
+            self.counters.kv_pairs += max(len(slots) - 1, 0)
+            self.counters.kv_contiguous_pairs += sum(b - a == 1 for a, b in zip(slots, slots[1:]))
+
+    def see_graphs(self, captured: bool) -> None:
+        if captured or self._graphs_state < 0:
+            self._graphs_state = 1 if captured else 0
+
+    # reporting
+
+    def _values(self) -> tuple[dict[str, object], dict[int, int], list[Section]]:
+        c, kernel, engine = self.counters, self.kernel, self.engine
+        values: dict[str, object] = {
+            "tp_rank": self._ranks.tp_rank, "tp_size": self._ranks.tp_size, "moe_ep_rank": self._ranks.moe_ep_rank,
+            "moe_ep_size": self._ranks.moe_ep_size, "device_uuid": self._device[0], "device_name": self._device[1],
+            "environment_sha256": self._digest, "patch_state": self.state, "mode": self.mode,
+            "control_generation": self._generation, "sort_state": self.sort_state, "graphs": self._graphs_state,
+            "calls_kernel": c.calls_kernel, "calls_engine": c.calls_engine, "handed_back": list(c.handed_back),
+            "kv_pairs": c.kv_pairs, "kv_contiguous_pairs": c.kv_contiguous_pairs,
+            "reason": self._reason or self._control_reason or self._error_reason}
+        if engine is not None:
+            values.update(engine_version=engine.version, engine_fingerprint=engine.fingerprint)
+        batches: dict[int, int] = {}
+        if kernel is not None:
+            values.update(release_id=kernel.release_id, torch_version=kernel.torch_version,
+                          library_sha256=kernel.library_sha256)
+            compared, batches = kernel.accumulator.read()
+            values.update(compared)
+        if self.graphs is not None:
+            self.graphs.add_counts(values)
+        sections: list[Section] = []
+        if self.moe is not None:
+            moe_values, sections = self.moe.read()
+            values.update(moe_values)
+        return values, batches, sections
+
+    def _publish(self) -> None:
+        with self._lock:
+            if self._writer is not None:
+                self._writer.publish(*self._values())
+
+    def _run(self) -> None:
+        publish: Callable[[], None] = self._publish
+        pid, waited = os.getpid(), 0.0
+        while os.getpid() == pid:
+            armed = self.state == f.ACTIVE
+            step = _LOOK_S if armed else _IDLE_S
+            woken = self._wake.wait(step)
+            self._wake.clear()
+            waited += step
+            try:
+                before = self.mode
+                if armed:
+                    self._follow()
+                    self.graphs.refresh()
+                if woken or self.mode != before or waited >= (_PUBLISH_S if armed else _IDLE_S):
+                    waited = 0.0
+                    publish()
+            except Exception as error:  # a full disk, say: the engine goes on, the next turn tries again
+                self._error_reason = f"stats: {error}"
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        if self._writer is not None:
+            self._writer.forget()
+        self._writer = None
+        self.state, self.mode, self.settings, self._reason = f.PASSIVE, f.OFF, None, "forked"
+
+    def _at_exit(self) -> None:
+        if self._writer is not None:
+            self._writer.remove()
+
+
+PATCH = Patch()

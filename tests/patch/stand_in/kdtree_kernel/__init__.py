@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.ops.kdtree in plain PyTorch, under the real schema, with faults to plant: STAND_IN_FAULT =
+prefix_only, mask_stride, raises, no_load. For tests of the patch on the CPU; says nothing about the real kernel."""
+import os
+import struct
+
+import torch
+
+_SCHEMAS = (
+    "verify_attn(Tensor q, Tensor? k_draft, Tensor(a!) out, Tensor kv_pool, Tensor qo_indptr, Tensor kv_indptr, "
+    "Tensor kv_indices, Tensor? custom_mask, Tensor? mask_indptr, Tensor? out_cache_loc, Tensor(b!) workspace, "
+    "int draft_tokens, float sm_scale, Tensor? enable=None, Tensor(c!)? out_scratch=None, int nsplit=0) -> ()",
+    "verify_attn_workspace_bytes(int batch, int draft_tokens, int heads, Tensor like, int nsplit=0) -> int",
+    "gate(Tensor(a!) word, Tensor qo_indptr, Tensor kv_indptr, Tensor(b!) gated_qo_indptr, Tensor(c!) gated_kv_indptr, "
+    "Tensor(d!) flags) -> ()",
+    "compare(Tensor ours, Tensor engines, Tensor kv_indptr, int layer, Tensor(a!) accum, Tensor(b!) workspace, "
+    "Tensor? enable=None, float max_ulp=4.0, float mean_abs=0.0005) -> ()",
+    "compare_workspace_bytes(int tokens, Tensor like) -> int",
+)
+_HEAD = struct.Struct("<QQQQdddqii")
+calls: list[str] = []
+
+
+def _fault() -> str:
+    return os.environ.get("STAND_IN_FAULT", "")
+
+
+def verify_attn(q, k_draft, out, kv_pool, qo_indptr, kv_indptr, kv_indices, custom_mask, mask_indptr, out_cache_loc,
+                workspace, draft_tokens, sm_scale, enable=None, out_scratch=None, nsplit=0):
+    """As kernel/include/kdtree/verify_attn.h says, in fp32."""
+    calls.append("verify_attn")
+    if _fault() == "raises":
+        raise RuntimeError("stand-in: raises, as asked")
+    wanted = 1 if enable is None else int(enable[0])
+    if wanted == 0:
+        return
+    target = out_scratch if wanted == 2 and out_scratch is not None else out
+    pool, n = kv_pool.reshape(kv_pool.shape[0], -1), draft_tokens
+    for b in range(qo_indptr.shape[0] - 1):
+        slots = kv_indices[int(kv_indptr[b]):int(kv_indptr[b + 1])].long()
+        rows, prefix = slice(int(qo_indptr[b]), int(qo_indptr[b + 1])), slots.shape[0]
+        keys = torch.cat([pool[slots], k_draft.reshape(-1, 576)[rows]]).float()
+        seen = torch.ones(n, prefix + n, dtype=torch.bool)
+        if custom_mask is None:
+            seen[:, prefix:] = torch.tril(torch.ones(n, n, dtype=torch.bool))
+        else:
+            stride = prefix if _fault() == "mask_stride" else prefix + n
+            bits = custom_mask.view(torch.uint8)
+            for i in range(n):
+                at = int(mask_indptr[b]) + i * stride + prefix
+                seen[i, prefix:] = bits[at:at + n] != 0
+        if _fault() == "prefix_only":
+            seen[:, prefix:] = False
+        scores = torch.einsum("nhd,kd->hnk", q[rows].float(), keys) * sm_scale
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        target.view(q.shape[0], -1, 512)[rows] = torch.einsum("hnk,kd->nhd", weights, keys[:, :512]).to(out.dtype)
+
+
+def gate(word, qo_indptr, kv_indptr, gated_qo_indptr, gated_kv_indptr, flags):
+    """As kernel/include/kdtree/gate.h says."""
+    calls.append("gate")
+    raw = bytearray(word.view(torch.uint8).tolist())
+    mode = struct.unpack_from("<I", raw)[0]
+    at = 8 + 8 * mode
+    struct.pack_into("<Q", raw, at, struct.unpack_from("<Q", raw, at)[0] + 1)
+    word.view(torch.uint8)[8:] = torch.tensor(list(raw[8:]), dtype=torch.uint8)
+    engine = 0 if mode == 2 else 1
+    gated_qo_indptr.copy_(qo_indptr * engine)
+    gated_kv_indptr.copy_(kv_indptr * engine)
+    flags.copy_(torch.tensor([(0, 2, 1)[mode], int(mode == 1), engine, mode], dtype=torch.int32))
+
+
+def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_abs=0.0005):
+    """As kernel/include/kdtree/compare.h says."""
+    calls.append("compare")
+    if enable is not None and int(enable[0]) == 0:
+        return
+    mine, theirs = ours.view(-1, 512).double(), engines.view(-1, 512).double()
+    good = theirs.isfinite()
+    gap = torch.where(good, (mine - theirs).abs().nan_to_num(nan=float("inf")), 0.0)
+    info = torch.finfo(ours.dtype)
+    size = theirs.where(good, 0.0).abs().amax(1).clamp(min=info.smallest_normal)
+    ulp = float((gap.amax(1) / (info.eps * torch.exp2(torch.floor(torch.log2(size))))).amax())
+    mean = float(gap.sum() / good.sum().clamp(min=1))
+    raw = bytearray(accum.tolist())
+    sequence, compares, wrong, skipped, top, top_ulp, total, longest, worst, request = _HEAD.unpack_from(raw)
+    batch = kv_indptr.shape[0] - 1
+    if ulp > top_ulp:
+        worst, request = layer, int((gap.amax(1).argmax() // (gap.shape[0] // batch)))
+    _HEAD.pack_into(raw, 0, sequence + 2, compares + 1, wrong + int(ulp > max_ulp or mean > mean_abs),
+                    skipped + int((~good).sum()), max(top, float(gap.amax())), max(top_ulp, ulp), total + mean,
+                    max(longest, int(kv_indptr.diff().amax())), worst, request)
+    at = 128 + 8 * batch
+    struct.pack_into("<Q", raw, at, struct.unpack_from("<Q", raw, at)[0] + 1)
+    accum.copy_(torch.tensor(list(raw), dtype=torch.uint8))
+
+
+_library: torch.library.Library | None = None
+
+
+def load(path: str) -> None:
+    """Registers the ops. Raises OSError where the file is missing or a fault asks for it."""
+    global _library
+    if not os.path.isfile(path) or _fault() == "no_load":
+        raise OSError(f"{path}: cannot open shared object file")
+    if _library is None:
+        _library = torch.library.Library("kdtree", "DEF")
+        for schema in _SCHEMAS:
+            _library.define(schema)
+        _library.impl("verify_attn", verify_attn, "CPU")
+        _library.impl("gate", gate, "CPU")
+        _library.impl("compare", compare, "CPU")
+        _library.impl("verify_attn_workspace_bytes", lambda *a: 0, "CPU")
+        _library.impl("compare_workspace_bytes", lambda *a: 0, "CPU")
