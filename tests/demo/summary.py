@@ -7,7 +7,7 @@ from typing import Any, Mapping
 
 from kdtree_patch import stats_format
 
-_REASONS = {value: name.removeprefix("BACK_").lower() for name, value in vars(stats_format).items() if name.startswith("BACK_")}
+_REASONS = dict(enumerate(stats_format.BACK_NAMES))
 
 
 def compared(ranks: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
