@@ -55,7 +55,8 @@ class LightModel:
         self._backend = TritonAttnBackend(SimpleNamespace(
             req_to_token_pool=self._rows, token_to_kv_pool=self._pool, token_to_kv_pool_allocator=self._allocator,
             sliding_window_size=None, page_size=1, device="cpu", gpu_id=rank, is_draft_worker=False,
-            tp_rank=rank, tp_size=flags.ranks, moe_ep_rank=ep_rank(flags, rank), moe_ep_size=flags.ep_size,
+            ps=SimpleNamespace(tp_rank=rank, tp_size=flags.ranks, moe_ep_rank=ep_rank(flags, rank),
+                               moe_ep_size=flags.ep_size, gpu_id=rank),
             model_config=SimpleNamespace(context_len=_CONTEXT),
             server_args=SimpleNamespace(speculative_num_draft_tokens=flags.draft_tokens)))
         self._layers = [RadixAttention(flags.heads, 576, 0.1, 1, i, v_head_dim=512) for i in range(flags.layers)]

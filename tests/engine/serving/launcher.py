@@ -247,6 +247,8 @@ def _watch(children: list, faults: Faults, stop: threading.Event) -> None:
         for number, child in enumerate(children):
             if child.is_alive() or child.exitcode == 0:
                 continue
+            if stop.wait(0.3):  # systemd ends ranks and launcher at the same moment
+                return
             name = f"scheduler_{number}" if number < len(children) - 1 else "detokenizer"
             logger.error("Subprocess %s (pid=%d) crashed with exit code %d. Triggering SIGQUIT for cleanup...",
                          name, child.pid, child.exitcode)
