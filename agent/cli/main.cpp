@@ -12,7 +12,8 @@ namespace kdtree {
 namespace {
 
 constexpr auto kVerbs = {
-    setup_doctor, setup_verdict, setup_status, setup_history, setup_selftest,
+    setup_doctor,  setup_mode,     setup_verdict, setup_status,
+    setup_history, setup_selftest, setup_recover,
 };
 
 ExitCode run(int argc, char** argv) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/drift.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "agent/util/sha256.h"
+
+namespace kdtree {
+namespace {
+
+namespace fs = std::filesystem;
+using Lines = std::vector<DriftLine>;
+
+constexpr const char* kRedo =
+    "kdtreectl rollback, or kdtreectl mode with the mode wanted, writes it again";
+
+void compare_files(const Root& root, const State& state, Lines& lines) {
+  for (const auto& [path, digest] : state.managed) {
+    std::error_code error;
+    auto status = fs::symlink_status(root(path), error);
+    if (!fs::exists(status)) {
+      lines.push_back({"file", path + " is gone", kRedo});
+      continue;
+    }
+    if (access(root(path).c_str(), R_OK) != 0) continue;
+    auto now = sha256_file(root(path));
+    if (!now)
+      lines.push_back({"file", path + ": " + now.error().what, kRedo});
+    else if (*now != digest)
+      lines.push_back({"file", path + " was changed by somebody else", kRedo});
+  }
+  if (state.current.none()) return;
+  std::error_code error;
+  auto target = fs::read_symlink(root(paths::kCurrent), error);
+  if (error || target.filename() != state.current.release)
+    lines.push_back({"link",
+                     std::string(paths::kCurrent) +
+                         (error ? " is missing" : " points to " + target.string()) + ", not to " +
+                         state.current.release,
+                     kRedo});
+}
+
+void compare_unit(const DriftFacts& facts, Lines& lines) {
+  const auto& unit = facts.unit;
+  const auto& current = facts.state.current;
+  if (unit.need_daemon_reload)
+    lines.push_back({"reload", unit.name + ": its files are newer than what systemd has loaded",
+                     "systemctl daemon-reload"});
+  if (!unit.is_active())
+    lines.push_back({"unit", unit.name + " is " + unit.active_state, "journalctl -u " + unit.name});
+  std::string verify = "unset";
+  for (const auto& [name, value] : unit.environment)
+    if (name == "KDTREE_VERIFY") verify = value;
+  const std::string wanted = current.cold ? "unset" : std::string(to_string(current.mode));
+  if (verify != wanted)
+    lines.push_back({"environment",
+                     "KDTREE_VERIFY of " + unit.name + " is " + verify + ", not " + wanted,
+                     "look for a later drop-in: systemctl cat " + unit.name});
+}
+
+void compare_control(const DriftFacts& facts, Lines& lines) {
+  const auto& current = facts.state.current;
+  if (!facts.control || current.cold) return;
+  if (facts.control->mode != current.mode)
+    lines.push_back({"control",
+                     std::string(paths::kControl) + " says " +
+                         std::string(to_string(facts.control->mode)) + ", not " +
+                         std::string(to_string(current.mode)),
+                     kRedo});
+}
+
+std::string rank_drift(const RankView& view, const DriftFacts& facts) {
+  if (!view.stats) return view.missing;
+  const RankStats& stats = *view.stats;
+  const auto& current = facts.state.current;
+  if (stats.patch_state != PatchState::active)
+    return std::string(patch_state_name(stats.patch_state)) +
+           (stats.reason.empty() ? "" : ": " + stats.reason);
+  if (stats.release_id != current.release) return "runs release " + stats.release_id;
+  if (stats.mode != current.mode) return "is in mode " + std::string(to_string(stats.mode));
+  if (!facts.release) return {};
+  const auto library = facts.release->files.find("lib/libkdtree_torch.so");
+  if (library != facts.release->files.end() && !stats.library_sha256.empty() &&
+      stats.library_sha256 != library->second)
+    return "has loaded another kernel library than that of its release";
+  if (!stats.torch_version.empty() && stats.torch_version != facts.release->torch)
+    return "runs torch " + stats.torch_version + ", the release was built for " +
+           facts.release->torch;
+  return {};
+}
+
+void compare_ranks(const DriftFacts& facts, Lines& lines) {
+  for (const auto& view : facts.ranks.ranks)
+    if (auto text = rank_drift(view, facts); !text.empty())
+      lines.push_back({"rank", "rank " + std::to_string(view.rank) + ": " + text, ""});
+  for (const auto& conflict : facts.ranks.conflicts) lines.push_back({"rank", conflict, ""});
+  for (const auto& file : facts.ranks.unreadable)
+    lines.push_back({"rank",
+                     file.path.filename().string() + " in " + paths::kStats + " is " +
+                         std::string(outcome_name(file.outcome)) +
+                         (file.detail.empty() ? "" : ": " + file.detail),
+                     ""});
+}
+
+}  // namespace
+
+std::vector<DriftLine> find_drift(const Root& root, const DriftFacts& facts) {
+  Lines lines;
+  if (facts.cut_off)
+    lines.push_back({"cut-off", "a change was cut off in the middle",
+                     "kdtreectl recover finishes or undoes it"});
+  else if (facts.state.trial)
+    lines.push_back({"trial", describe(facts.state.current) + " has not passed its gate yet",
+                     "kdtreectl recover"});
+  compare_files(root, facts.state, lines);
+  if (facts.state.current.none()) return lines;
+  compare_unit(facts, lines);
+  compare_control(facts, lines);
+  if (!facts.state.current.cold) compare_ranks(facts, lines);
+  return lines;
+}
+
+}  // namespace kdtree
