@@ -62,7 +62,7 @@ class RankPort:
                 raise self._died()
         try:
             message = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             raise self._died() from None
         threading.Thread(target=self._listen, name=f"rank-{self.rank}", daemon=True).start()
         return message
@@ -162,6 +162,7 @@ def launch(flavour: str, flags: Flags) -> int:
     process.configure_log(flags.log_level)
     faults = Faults(flags.fault)
     logger.info("server_args=%s", flags)
+    os.environ["TEST_ENGINE_DEVICE"] = flags.device
     children: list[multiprocessing.process.BaseProcess] = []
     stop = threading.Event()
 
