@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "verify_attn_combine.cuh"
+#include "verify_attn_launch.h"
+#include "verify_attn_split.cuh"
+
+namespace kdtree {
+
+template <typename T, int kTiles>
+cudaError_t launch_split(const kdtree_verify_attn_params& params, const Shape& shape,
+                         float2* statistics, cudaStream_t stream) {
+  constexpr int kBytes = SharedLayout<kTiles>::kBytes;
+  const cudaError_t set = cudaFuncSetAttribute(split_kernel<T, kTiles>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (set != cudaSuccess) return set;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.groups) * static_cast<unsigned>(shape.nsplit));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, split_kernel<T, kTiles>, params, shape.groups, shape.nsplit,
+                            statistics);
+}
+
+template <typename T, int kPiecesEach>
+cudaError_t launch_combine(const kdtree_verify_attn_params& params, const Shape& shape,
+                           const float2* statistics, cudaStream_t stream) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(params.batch * shape.groups * shape.row_tiles) *
+                        (kPieces / kPiecesEach));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, combine_kernel<T, kPiecesEach>, params, shape.groups,
+                            shape.row_tiles, shape.nsplit, statistics);
+}
+
+template <typename T>
+cudaError_t launch_verify_attn(const kdtree_verify_attn_params& params, const Shape& shape,
+                               cudaStream_t stream) {
+  auto* statistics = reinterpret_cast<float2*>(static_cast<char*>(params.workspace) +
+                                               output_bytes(shape, params.batch));
+  cudaError_t error = cudaErrorInvalidValue;
+  switch (shape.row_tiles) {
+    case 1:
+      error = launch_split<T, 1>(params, shape, statistics, stream);
+      break;
+    case 2:
+      error = launch_split<T, 2>(params, shape, statistics, stream);
+      break;
+    case 3:
+      error = launch_split<T, 3>(params, shape, statistics, stream);
+      break;
+    case 4:
+      error = launch_split<T, 4>(params, shape, statistics, stream);
+      break;
+    case 5:
+      error = launch_split<T, 5>(params, shape, statistics, stream);
+      break;
+    default:
+      break;
+  }
+  if (error != cudaSuccess) return error;
+  return params.batch < 4 ? launch_combine<T, 1>(params, shape, statistics, stream)
+                          : launch_combine<T, 4>(params, shape, statistics, stream);
+}
+
+}  // namespace kdtree
