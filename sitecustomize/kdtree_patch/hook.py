@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls back right after the import of named modules, without importing them."""
 import sys
-from typing import Callable
+
+# Runs at the start of every Python process: nothing else is imported here, typing included. A callback is a
+# function of the imported module.
 
 
 class _Loader:
     """The module's own loader, with a call after exec_module. Everything else is the own loader's."""
 
-    def __init__(self, loader: object, callback: Callable[[object], None]):
+    def __init__(self, loader: object, callback: object):
         self._loader = loader
         self._callback = callback
 
@@ -30,7 +32,7 @@ class _Finder:
     """A sys.meta_path finder that only knows the watched modules, each until it was imported once."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Callable[[object], None]] = {}
+        self.waiting: dict[str, object] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name not in self.waiting:
@@ -53,7 +55,7 @@ class _Finder:
 _finder = _Finder()
 
 
-def watch(names: tuple[str, ...], callback: Callable[[object], None]) -> None:
+def watch(names: tuple[str, ...], callback: object) -> None:
     """Has `callback(module)` called after each named module's first import; names already imported or already watched
     are left alone. Idempotent."""
     for name in names:

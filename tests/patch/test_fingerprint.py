@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engine is known: from source files alone."""
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from conftest import SITE, Rig, light_engine
+from kdtree_patch import fingerprint, probe
+
+PACKAGE = Path(fingerprint.find_package())
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """A copy of the files that the fingerprint reads, of the installed SGLang."""
+    folder = tmp_path / "site" / "sglang"
+    for names, _ in fingerprint.ITEMS:
+        for name in names:
+            if (PACKAGE / name).exists():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(PACKAGE / name, folder / name)
+    for name in ("_version.py", "__init__.py"):
+        shutil.copy(PACKAGE / name, folder / name)
+    return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) >= 1, old
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_the_locked_engine_is_known() -> None:
+    found = fingerprint.examine(str(PACKAGE))
+    assert (found.version, found.known, found.binds, found.differences) == ("0.5.17", True, True, [])
+    assert all(found.items.values())
+
+
+def test_a_copy_is_the_same_engine(engine: Path) -> None:
+    assert fingerprint.examine(str(engine)).fingerprint == fingerprint.examine(str(PACKAGE)).fingerprint
+
+
+def test_comments_and_blank_lines_dont_matter_code_does(engine: Path) -> None:
+    backend = engine / "srt/layers/attention/triton_backend.py"
+    edit(backend, "        # Normal mode: use original 2-stage kernel\n", "\n        # another comment # with a hash\n\n")
+    assert fingerprint.examine(str(engine)).known
+    edit(backend, "k_descale = 1.0", "k_descale = 2.0")
+    found = fingerprint.examine(str(engine))
+    assert not found.known and found.binds
+    assert found.differences == ["TritonAttnBackend.forward_extend differs (compared with sglang 0.5.17)"]
+
+
+def test_what_is_not_touched_doesnt_matter(engine: Path) -> None:
+    edit(engine / "srt/layers/attention/triton_backend.py", "    def forward_decode(", "    def forward_decode_renamed(")
+    assert fingerprint.examine(str(engine)).known
+
+
+def test_a_signature_that_kdtree_cant_bind_to(engine: Path) -> None:
+    edit(engine / "kernels/ops/attention/extend_attention.py", "    q_extend,\n    k_extend,", "    k_extend,\n    q_extend,")
+    found = fingerprint.examine(str(engine))
+    assert not found.known and not found.binds
+    assert "extend_attention_fwd takes (k_extend, q_extend" in found.differences[0]
+
+
+def test_a_missing_class_and_a_file_that_is_no_python(engine: Path) -> None:
+    edit(engine / "srt/mem_cache/allocator/token.py", "class TokenToKVPoolAllocator", "class Renamed")
+    (engine / "srt/layers/moe/topk.py").write_text("def (:\n")
+    found = fingerprint.examine(str(engine))
+    assert not found.binds
+    assert "TokenToKVPoolAllocator.__init__ is not there" in found.differences
+    assert "select_experts is missing (compared with sglang 0.5.17)" in found.differences
+
+
+def test_normalise_keeps_strings_with_hashes() -> None:
+    source = textwrap.dedent("""\
+        def f(x):  # why
+
+            # a comment
+            return "# not a comment" + f"{x}#"   \n""")
+    assert fingerprint.normalise(source) == 'def f(x):\n    return "# not a comment" + f"{x}#"'
+    assert fingerprint.normalise(textwrap.indent(source, "    ")) == fingerprint.normalise(source)
+
+
+def test_the_light_engine_is_unknown_and_binds() -> None:
+    found = light_engine()
+    assert (found.version, found.known, found.binds) == ("0.5.17+light", False, True)
+    assert found.differences
+
+
+def test_probe_answers_without_importing_the_engine(rig: Rig) -> None:
+    code = """
+import contextlib, io, json, sys
+from kdtree_patch import probe
+sys.argv = ["probe", "--json"]
+out = io.StringIO()
+with contextlib.redirect_stdout(out):
+    status = probe.main()
+facts = json.loads(out.getvalue())
+print(json.dumps([status, facts, sorted({m.split(".")[0] for m in sys.modules} & {"torch", "sglang", "triton", "numpy"})]))
+"""
+    status, facts, imported = rig.json(code, KDTREE_VERIFY=None)
+    assert (status, imported) == (0, [])
+    assert set(facts) == {"engine", "version", "fingerprint", "known", "binds", "differences", "items", "torch", "python",
+                          "site"}
+    assert (facts["engine"], facts["version"], facts["known"], facts["binds"]) == ("sglang", "0.5.17", True, True)
+    assert facts["torch"].startswith("2.11.0") and facts["site"] == str(PACKAGE.parent)
+
+
+def test_probe_without_an_engine(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-S", "-m", "kdtree_patch.probe", "--json"], cwd=SITE, text=True,
+                          capture_output=True, check=False)
+    facts = json.loads(done.stdout)
+    assert (done.returncode, facts["engine"], facts["known"], facts["torch"]) == (3, "", False, "")
+    done = subprocess.run([sys.executable, "-S", "-m", "kdtree_patch.probe", "--nonsense"], cwd=SITE, text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+
+
+def test_torch_version_is_read_from_its_file() -> None:
+    import importlib.metadata
+    assert probe.torch_version().split("+")[0] == importlib.metadata.version("torch").split("+")[0]
