@@ -175,6 +175,15 @@ void gate(const Tensor& word, const Tensor& qo_indptr, const Tensor& kv_indptr,
   launch(check, qo_indptr, p, kdtree_gate_cpu, kdtree_gate_cuda);
 }
 
+int64_t compare_workspace_bytes(int64_t tokens, const Tensor& like) {
+  const Checker check("compare_workspace_bytes", like);
+  check.require(tokens >= 1 && tokens <= INT32_MAX, "tokens", "must be in 1..2^31-1", tokens);
+  if (check.on_cpu()) return 0;
+  const int64_t bytes = kdtree_compare_workspace_bytes(static_cast<int32_t>(tokens));
+  if (bytes < 0) check.status(bytes);
+  return bytes;
+}
+
 void compare(const Tensor& ours, const Tensor& engines, const Tensor& kv_indptr, int64_t layer,
              const Tensor& accum, const Tensor& workspace, const MaybeTensor& enable,
              double max_ulp, double mean_abs) {
@@ -238,6 +247,7 @@ STABLE_TORCH_LIBRARY(kdtree, m) {
   m.def(
       "gate(Tensor(a!) word, Tensor qo_indptr, Tensor kv_indptr, Tensor(b!) gated_qo_indptr, "
       "Tensor(c!) gated_kv_indptr, Tensor(d!) flags) -> ()");
+  m.def("compare_workspace_bytes(int tokens, Tensor like) -> int");
   m.def(
       "compare(Tensor ours, Tensor engines, Tensor kv_indptr, int layer, Tensor(a!) accum, "
       "Tensor(b!) workspace, "
@@ -248,6 +258,7 @@ STABLE_TORCH_LIBRARY(kdtree, m) {
   (m).impl("verify_attn", TORCH_BOX(&kdtree::op::verify_attn));                                 \
   (m).impl("verify_attn_workspace_bytes", TORCH_BOX(&kdtree::op::verify_attn_workspace_bytes)); \
   (m).impl("gate", TORCH_BOX(&kdtree::op::gate));                                               \
+  (m).impl("compare_workspace_bytes", TORCH_BOX(&kdtree::op::compare_workspace_bytes));         \
   (m).impl("compare", TORCH_BOX(&kdtree::op::compare))
 
 STABLE_TORCH_LIBRARY_IMPL(kdtree, CPU, m) { KDTREE_IMPLS(m); }
