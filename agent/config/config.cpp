@@ -90,8 +90,8 @@ Status read_kernel(const json& value, KernelConfig& kernel) {
     object.reject("cuda_home", "is not an absolute path");
   object.text("nsplit", kernel.nsplit);
   if (!kernel.nsplit.empty() &&
-      (!is_digits(kernel.nsplit) || kernel.nsplit.size() > 4 || kernel.nsplit[0] == '0'))
-    object.reject("nsplit", "is not a number from 1 to 9999", "leave it empty to have it chosen");
+      (!is_digits(kernel.nsplit) || kernel.nsplit.size() > 4 || std::stoi(kernel.nsplit) > 1024 || kernel.nsplit[0] == '0'))
+    object.reject("nsplit", "is not a number from 1 to 1024", "leave it empty to have it chosen");
   object.boolean("defrag_sort", kernel.defrag_sort);
   return object.finish();
 }

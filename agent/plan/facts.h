@@ -66,6 +66,8 @@ struct Facts {
   std::uint64_t free_bytes = 0;            // where releases are kept
   std::string source_digest;  // of /usr/share/kdtree: kernel and patch sources; "" = not installed
   std::optional<TextFile> agent_unit;  // kdtree-agent.service, if it is installed
+  bool recover_unit = false;           // kdtree-recover.service is installed ...
+  bool recover_enabled = false;        // ... and runs at boot
 
   State state;                      // state.json; a fresh one where there is none
   std::optional<Manifest> release;  // of the release wished for; deploy and rollback replace it

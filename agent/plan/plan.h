@@ -68,9 +68,13 @@ struct GateExpectation {
 struct Plan {
   Verb verb = Verb::mode;
   Deployed from, to;
-  std::vector<Step> steps;    // in order; the gate comes after the last of them
-  std::vector<Step> cleanup;  // after the gate; a failure here is said and is no reason to undo
+  std::vector<Step> steps;     // in order; the gate comes after the last of them
+  std::vector<Step> fallback;  // if going back fails too: the engine without kdtree; empty = going
+                               // back is that already
+  std::vector<Step> cleanup;   // after the gate; a failure here is said and is no reason to undo
   bool restarts_engine = false;
+  bool engine_was_active = false;  // false: undo leaves it stopped
+  bool forced = false;
   GateExpectation gate;
   GateExpectation undo_gate;
   State after;                     // what state.json holds once the gate has passed
@@ -93,19 +97,7 @@ nlohmann::ordered_json to_json(const Plan& plan);
 // for.
 std::string to_text(const Plan& plan);
 
-// The drop-in (or whole unit) of the engine for a release and mode, and the path it goes to.
-struct EngineUnitText {
-  std::string path;
-  std::string text;
-  std::string environment_path;  // "" = no environment file is needed
-  std::string environment_text;
-};
-Result<EngineUnitText> make_engine_unit(const Facts& facts, const Config& config,
-                                        const Deployed& target);
-
-// The engine's effective command line with and without kdtree in `target`: unquoted words, for
-// comparing and showing.
-Result<std::vector<std::string>> engine_argv(const Facts& facts, const Config& config,
-                                             const Deployed& target);
+// The inverse of to_json(Plan). Errors: refused: damaged.
+Result<Plan> parse_plan(const nlohmann::json& value);
 
 }  // namespace kdtree

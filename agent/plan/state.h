@@ -66,6 +66,7 @@ inline constexpr std::size_t kHistoryKept = 200;
 
 std::string describe(const Deployed& deployed);  // "none", "0.1.0-abc off", "0.1.0-abc off (cold)"
 
+nlohmann::ordered_json to_json(const HistoryEntry& entry);
 nlohmann::ordered_json to_json(const State& state);
 Result<State> parse_state(std::string_view text, const std::string& where);
 

@@ -15,8 +15,8 @@ class InterruptGuard {
 
 bool interrupted();
 
-// Forgets an interrupt: going back to the old state must not be stopped by the signal that caused
-// it.
+// Forgets an interrupt and takes no further one while the outermost guard lives: going back to the
+// old state must not be stopped by the signal that caused it, nor by an impatient second one.
 void clear_interrupt();
 
 }  // namespace kdtree

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "agent/plan/plan.h"
+#include "agent/plan/transaction.h"
+#include "agent/util/result.h"
+#include "agent/util/root.h"
+
+namespace kdtree {
+
+// Carries single steps out. Each can be repeated: what is done already stays done.
+class StepRunner {
+ public:
+  StepRunner(const Root& root, const TransactionPorts& ports) : root_(root), ports_(ports) {}
+
+  Status run(const Step& step);
+  // Brings back what the step changed in files and in the enablement of units; a unit that it
+  // started or stopped is not touched. A step that never ran may be undone.
+  Status undo(const Step& step);
+  // `restarted`: the unit has to be under another InvocationID than before the last restart_unit.
+  Status gate(const GateExpectation& expect, bool restarted);
+
+ private:
+  Status run_file(const Step& step);
+  Status run_unit(const Step& step);
+  void say(const std::string& text) const;
+
+  const Root& root_;
+  const TransactionPorts& ports_;
+  std::string previous_invocation_;
+  std::uint64_t generation_ = 0;
+};
+
+// Is every file that the plan touches as the plan says it is now? Errors: refused, naming the first
+// that isn't.
+Status check_base(const Root& root, const Plan& plan);
+
+}  // namespace kdtree
