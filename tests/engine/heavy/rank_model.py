@@ -29,6 +29,8 @@ _SLOTS, _CONTEXT, _HIDDEN, _TOP_K, _SCALE = 4095, 1024, 128, 8, 0.1309
 class RankModel:
     """One rank: its own heads, the shared latent KV."""
 
+    busy_share = 0.7
+
     def __init__(self, flags: Flags, rank: int, rendezvous: int, kernel_faults: KernelFaults):
         self._flags, self._rank, self._rendezvous, self._faults = flags, rank, rendezvous, kernel_faults
         self._pending: list[torch.Tensor] = []  # draft slots of the last verify, one tensor a request

@@ -34,7 +34,12 @@ class Request:
 
 
 class Model(Protocol):
-    """One rank's model. Any exception ends the engine, as in SGLang."""
+    """One rank's model. Any exception ends the engine, as in SGLang.
+
+    busy_share -- the most of one core that synthetic steps may take, whatever --steps-per-second asks for.
+    """
+
+    busy_share: float
 
     def load(self) -> None:
         """Weights, KV pool, attention backend; logs SGLang's lines."""

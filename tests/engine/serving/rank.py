@@ -101,6 +101,7 @@ class _Loop:
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._synthetic: list[Request] = []
+        self._rest = 1.0 / model.busy_share - 1.0  # idle seconds for each second of synthetic work
         self._chance = random.Random(rank)
         self._next_step = time.monotonic()
         self._ready_at = time.monotonic()
@@ -116,9 +117,10 @@ class _Loop:
                 self._step(self._running)
                 self._answer()
             elif self._flags.steps_per_second > 0 and time.monotonic() >= self._next_step:
-                period = 1.0 / self._flags.steps_per_second
-                self._next_step = max(self._next_step + period, time.monotonic())
+                period, used = 1.0 / self._flags.steps_per_second, time.thread_time()
                 self._step(self._synthetic_batch())
+                used = time.thread_time() - used
+                self._next_step = max(self._next_step + period, time.monotonic() + used * self._rest)
                 self._beat()
 
     def _receive(self) -> bool:
