@@ -37,7 +37,7 @@ class Scene:
         torch.manual_seed(0)
         self.batch_size, self.drafts, self.heads, self.prefix, self.dtype = batch, drafts, heads, prefix, dtype
         tokens = batch * drafts
-        self.pool = Pool(512, dtype)
+        self.pool = Pool(560, dtype)
         self.layer = RadixAttention(heads, 576, 0.1, 1, 0, v_head_dim=512)
         self.backend = backend = TritonAttnBackend.__new__(TritonAttnBackend)
         backend.extend_attention_fwd = torch.compiler.disable(extend_attention_fwd)

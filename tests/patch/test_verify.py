@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verify path against SGLang's own TritonAttnBackend and Triton kernel, on the CPU in fp16, with numbers.
+
+Importing SGLang takes seconds and 1.1 GB, so each process answers many questions; the tests read its answers."""
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from conftest import HERE, Rig
+from kdtree_patch import stats_format as f
+
+ROOT = HERE.parent.parent
+PREAMBLE = f"""
+import json, os, sys, time
+sys.path.insert(0, {str(HERE)!r})
+from types import SimpleNamespace
+import torch
+from real_class import Scene, ForwardMode
+from kdtree_patch import stats_format as f
+from kdtree_patch.patch import PATCH
+from kdtree_patch.stats import read_stats
+
+def stats():
+    PATCH._publish()
+    found = read_stats(PATCH._writer.path)
+    found["batches"] = sorted(found["batches"].items())
+    return found
+
+facts = {{}}
+"""
+SHOW = "\nprint(json.dumps(facts))\n"
+
+MODES = PREAMBLE + """
+for masked in (True, False):
+    for drafts in (5, 33):
+        key = f"{'tree' if masked else 'causal'} {drafts}"
+        facts[key] = {}
+        for mode in ("off", "validate", "on"):
+            scene = Scene(masked=masked, drafts=drafts)
+            PATCH.ready(); PATCH.set_mode(f.MODES[mode])
+            facts[key][mode] = [scene.error(), scene.pool.writes,
+                                torch.equal(scene.pool.rows[450:450 + len(scene.k)], scene.k)]
+facts["stats"] = stats()
+scene = Scene(); PATCH.set_mode(f.ON)
+scene.batch._attn_output = torch.full((len(scene.q), 2 * 512), 9.0, dtype=torch.float16)
+out = scene.call()
+facts["attn_output"] = [out.data_ptr() == scene.batch._attn_output.data_ptr(), float((out.float() - scene.want()).abs().max())]
+scene = Scene(); PATCH.set_mode(f.ON)
+scene.call(save_kv_cache=False)
+facts["unsaved_writes"] = scene.pool.writes
+scene = Scene(dtype=torch.float32)
+facts["fp32"] = scene.error()
+scene = Scene(batch=1, prefix=1); scene.pool.rows[450:] = float("nan")
+facts["slots_of_others_nan"] = scene.error()
+calls = PATCH.counters.calls_kernel
+scene.batch.forward_mode = ForwardMode.EXTEND
+scene.call()
+facts["extend_is_not_looked_at"] = [PATCH.counters.calls_kernel - calls, sum(PATCH.counters.handed_back)]
+scene = Scene()
+facts["instance_restored"] = scene.backend.extend_attention_fwd
+scene.call()
+facts["instance_restored"] = scene.backend.extend_attention_fwd is facts["instance_restored"]
+""" + SHOW
+
+BACKS = PREAMBLE + """
+PATCH.ready(); PATCH.set_mode(f.ON)
+import dataclasses
+from sglang.srt.layers.radix_attention import AttentionType
+
+def attempt(name, change, same=True):
+    scene = Scene()
+    want = Scene()
+    before = list(PATCH.counters.handed_back), PATCH.counters.calls_kernel
+    change(scene)
+    seen = []
+    real = scene.backend.extend_attention_fwd
+    if not getattr(scene, "run_engine", True):
+        scene.backend.extend_attention_fwd = lambda *a, **k: seen.append(1)
+        # the stand-in below is what is called; keep the real one's signature
+        import functools
+        functools.update_wrapper(scene.backend.extend_attention_fwd, real)
+    try:
+        scene.call(**getattr(scene, "keywords", {}))
+        error = ""
+    except Exception as e:
+        error = type(e).__name__ + ": " + str(e)[:80]
+    moved = [i for i in range(32) if PATCH.counters.handed_back[i] != before[0][i]]
+    facts[name] = [moved, PATCH.counters.calls_kernel - before[1], scene.pool.writes, len(seen), error]
+
+def field(**changes):
+    def change(scene):
+        scene.backend.forward_metadata = dataclasses.replace(scene.backend.forward_metadata, **changes)
+    return change
+
+def on(what, quiet=False, keywords=None, **changes):
+    def change(scene):
+        target = scene if what == "scene" else getattr(scene, what)
+        for name, value in changes.items():
+            setattr(target, name, value)
+        scene.run_engine = not quiet
+        scene.keywords = keywords or {}
+    return change
+
+def together(*changes):
+    return lambda scene: [change(scene) for change in changes]
+
+attempt("eligible", lambda scene: None)
+attempt("no_metadata", together(on("scene", quiet=True), on("backend", forward_metadata=None)))
+attempt("not_mla", on("backend", quiet=True, use_mla=False))
+attempt("not_mla_heads", on("layer", quiet=True, tp_k_head_num=2))
+attempt("attention_type", on("layer", quiet=True, attn_type=AttentionType.ENCODER_ONLY))
+attempt("attention_type_cross", on("layer", quiet=True, is_cross_attention=True))
+attempt("attention_type_draft", on("backend", is_draft_runner=True))
+attempt("attention_type_bidirectional", on("layer", quiet=True, attn_type=AttentionType.DECODER_BIDIRECTIONAL))
+attempt("sinks", on("scene", quiet=True, keywords={"sinks": torch.zeros(2)}))
+attempt("score_mod", on("scene", quiet=True, keywords={"score_mod": 1}))
+attempt("score_mod_aux", on("scene", quiet=True, keywords={"aux_tensors": [1]}))
+attempt("logit_cap", on("layer", logit_cap=30.0, logit_capping_method="tanh"))
+attempt("sliding_window", together(on("layer", quiet=True, sliding_window_size=4)))
+attempt("temperature", on("layer", quiet=True, xai_temperature_len=8))
+attempt("deterministic", together(on("backend", enable_deterministic=True), lambda scene: setattr(
+    scene.backend, "_forward_extend_unified", lambda q, o, *a, **k: o)))
+attempt("context_parallel", together(on("backend", dcp_size=2, dcp_rank=0, _set_kv_buffer=lambda *a, **k: None),
+        lambda scene: setattr(scene.backend, "_forward_extend_dcp", lambda q, *a, **k: torch.zeros(10, 1024))))
+class SharedPool:
+    def __init__(self, scene): self.rows = scene.pool.rows
+    get_key_buffer = lambda self, i: self.rows
+    get_value_buffer = lambda self, i: self.rows[..., :512]
+    get_kv_buffer = lambda self, i: (self.rows, self.rows[..., :512])
+attempt("shared_kv", together(on("scene", k=None, v=None), lambda scene: setattr(
+    scene.backend, "token_to_kv_pool", SharedPool(scene))))
+def other_values(scene): scene.pool.get_value_buffer = lambda i: scene.pool.rows[..., :512].clone()
+attempt("kv_layout", other_values)
+def four_dim(scene):
+    scene.run_engine = False
+    scene.pool.get_key_buffer = lambda i: scene.pool.rows.view(-1, 1, 1, 576)
+attempt("kv_layout_4d", four_dim)
+attempt("kv_dtype_scale", together(on("layer", k_scale=torch.tensor(1.0), v_scale=torch.tensor(1.0), k_scale_float=1.0,
+                                      v_scale_float=1.0)))
+def fp8(scene):
+    scene.run_engine = False
+    rows = scene.pool.rows.to(torch.float8_e4m3fn)
+    scene.pool.get_key_buffer, scene.pool.get_value_buffer = lambda i: rows, lambda i: rows[..., :512]
+attempt("kv_dtype_fp8", fp8)
+def double(scene):
+    scene.run_engine = False
+    for name in ("q", "k", "v"): setattr(scene, name, getattr(scene, name).double())
+    scene.pool.rows = scene.pool.rows.double()
+attempt("dtype", double)
+attempt("shape", field(max_extend_len=4))
+attempt("shape_many", together(on("scene", quiet=True), field(max_extend_len=129)))
+attempt("mask_short", together(on("scene", quiet=True), lambda scene: field(
+    custom_mask=scene.backend.forward_metadata.custom_mask[:-1])(scene)))
+attempt("mask_type", together(on("scene", quiet=True), lambda scene: field(
+    custom_mask=scene.backend.forward_metadata.custom_mask.int())(scene)))
+attempt("mask_long_is_fine", lambda scene: field(custom_mask=torch.cat(
+    [scene.backend.forward_metadata.custom_mask, torch.zeros(100, dtype=torch.bool)]))(scene))
+attempt("mask_bytes_are_fine", lambda scene: field(
+    custom_mask=scene.backend.forward_metadata.custom_mask.to(torch.uint8))(scene))
+attempt("qo_int64_is_fine", lambda scene: field(
+    qo_indptr=scene.backend.forward_metadata.qo_indptr.long())(scene))
+def changed(extra):
+    def change(scene):
+        real = scene.backend.extend_attention_fwd
+        def newer(q_extend, k_extend, v_extend, o_extend, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices,
+                  custom_mask, is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=None, logit_cap=0.0,
+                  sliding_window_size=-1, sinks=None, window_kv_offsets=None, xai_temperature_len=-1, page_size=1,
+                  score_mod=None, aux_tensors=None, brand_new=7):
+            newer.calls += 1
+        newer.calls = 0
+        if extra == "passed":
+            scene.backend.extend_attention_fwd = lambda *a, **k: None
+            def through(*a, **k): return swapped(*a, brand_new=8, **k)
+        scene.backend.extend_attention_fwd = newer
+    return change
+attempt("signature_default_is_fine", changed("default"))
+def starred(scene): scene.backend.extend_attention_fwd = lambda *a, **k: None
+attempt("signature", starred)
+attempt("signature_own_way", together(on("backend", use_verify_splitkv=True, verify_splitkv_fwd=lambda *a, **k: True),
+        lambda scene: setattr(scene.backend, "req_to_token_pool", SimpleNamespace(size=4))))
+os.environ["STAND_IN_FAULT"] = "raises"
+attempt("error", lambda scene: None)
+os.environ["STAND_IN_FAULT"] = ""
+facts["stats"] = stats()
+""" + SHOW
+
+FAULTS = PREAMBLE + """
+from kdtree_patch.compare import Accumulator
+PATCH.ready(); PATCH.set_mode(f.VALIDATE)
+for fault in ("", "prefix_only", "mask_stride"):
+    os.environ["STAND_IN_FAULT"] = fault
+    PATCH.kernel.accumulator = Accumulator(torch)
+    error = Scene().error()
+    found = stats()
+    facts[fault or "none"] = [error, found["compares"], found["mismatches"], found["max_abs"], found["max_ulp"],
+                              found["sum_mean_abs"], found["worst_layer"]]
+os.environ["STAND_IN_FAULT"] = "prefix_only"
+PATCH.set_mode(f.ON)
+facts["on_with_fault"] = Scene().error()
+""" + SHOW
+
+
+def ask(rig: Rig, code: str, **changes: str | None) -> dict:
+    done = rig.run(code, **changes)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def modes(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return ask(Rig(tmp_path_factory.mktemp("modes")), MODES)
+
+
+@pytest.fixture(scope="module")
+def backs(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return ask(Rig(tmp_path_factory.mktemp("backs")), BACKS)
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return ask(Rig(tmp_path_factory.mktemp("faults")), FAULTS)
+
+
+@pytest.mark.parametrize("case", ["tree 5", "tree 33", "causal 5", "causal 33"])
+@pytest.mark.parametrize("mode", ["off", "validate", "on"])
+def test_each_mode_answers_right_and_writes_kv_once(modes: dict, case: str, mode: str) -> None:
+    error, writes, saved = modes[case][mode]
+    assert error < 2e-3, "fp16 against fp32 at magnitude 1"
+    assert (writes, saved) == (1, True)
+
+
+def test_what_is_counted(modes: dict) -> None:
+    found = modes["stats"]
+    assert (found["calls_engine"], found["calls_kernel"], found["compares"]) == (8, 4, 4)
+    assert (found["mismatches"], sum(found["handed_back"]), found["patch_state"]) == (0, 0, f.ACTIVE)
+    assert 0 < found["max_ulp"] <= 4 and 0 < found["max_abs"] < 4e-3 and found["longest_prefix"] == 20
+    assert found["sum_mean_abs"] / 4 < 5e-4
+    assert (found["batches"], found["graphs"], found["device_name"]) == ([[2, 4]], 0, "cpu")
+    assert found["kv_pairs"] > 0 and found["kv_contiguous_pairs"] < found["kv_pairs"]
+
+
+def test_what_forward_extend_is_given_is_kept(modes: dict) -> None:
+    same, error = modes["attn_output"]
+    assert same and error < 2e-3
+    assert modes["unsaved_writes"] == 0
+    assert modes["fp32"] < 1e-4
+    assert modes["slots_of_others_nan"] < 2e-3
+    assert modes["extend_is_not_looked_at"] == [0, 0]
+    assert modes["instance_restored"] is True
+
+
+REASONS = {
+    "no_metadata": f.BACK_NO_METADATA, "not_mla": f.BACK_NOT_MLA, "not_mla_heads": f.BACK_NOT_MLA,
+    "attention_type": f.BACK_ATTENTION_TYPE, "attention_type_cross": f.BACK_ATTENTION_TYPE,
+    "attention_type_draft": f.BACK_ATTENTION_TYPE, "attention_type_bidirectional": f.BACK_ATTENTION_TYPE,
+    "sinks": f.BACK_SINKS, "score_mod": f.BACK_SCORE_MOD, "score_mod_aux": f.BACK_SCORE_MOD,
+    "logit_cap": f.BACK_LOGIT_CAP, "sliding_window": f.BACK_SLIDING_WINDOW, "temperature": f.BACK_TEMPERATURE,
+    "deterministic": f.BACK_DETERMINISTIC, "context_parallel": f.BACK_CONTEXT_PARALLEL, "shared_kv": f.BACK_SHARED_KV,
+    "kv_layout": f.BACK_KV_LAYOUT, "kv_layout_4d": f.BACK_KV_LAYOUT, "kv_dtype_scale": f.BACK_KV_DTYPE,
+    "kv_dtype_fp8": f.BACK_KV_DTYPE, "dtype": f.BACK_DTYPE, "shape": f.BACK_SHAPE, "shape_many": f.BACK_SHAPE,
+    "mask_short": f.BACK_MASK, "mask_type": f.BACK_MASK, "signature": f.BACK_SIGNATURE,
+    "signature_own_way": f.BACK_SIGNATURE, "error": f.BACK_ERROR,
+}
+
+
+@pytest.mark.parametrize("name", sorted(REASONS))
+def test_each_reason_to_hand_back(backs: dict, name: str) -> None:
+    moved, kernel, writes, _, error = backs[name]
+    assert (moved, kernel) == ([REASONS[name]], 0)
+    assert writes <= 1
+    if name != "no_metadata":  # without metadata the engine itself can't go on
+        assert error == ""
+
+
+@pytest.mark.parametrize("name", ["sinks", "score_mod", "temperature", "sliding_window", "kv_layout_4d", "kv_dtype_fp8",
+                                  "dtype", "mask_short", "mask_type", "shape_many"])
+def test_a_call_that_is_handed_back_reaches_the_engines_kernel_once(backs: dict, name: str) -> None:
+    assert backs[name][3] == 1
+
+
+@pytest.mark.parametrize("name", ["eligible", "mask_long_is_fine", "mask_bytes_are_fine", "qo_int64_is_fine",
+                                  "signature_default_is_fine"])
+def test_what_is_not_handed_back(backs: dict, name: str) -> None:
+    assert backs[name] == [[], 1, 1, 0, ""]
+
+
+def test_every_reason_of_the_format_is_provoked_somewhere() -> None:
+    only_in_graphs = {f.BACK_WORKSPACE}  # test_graphs.py
+    assert set(REASONS.values()) | only_in_graphs | {f.BACK_NOT_VERIFY} == set(range(len(f.BACK_NAMES)))
+
+
+def test_validate_catches_the_planted_faults_with_numbers(faults: dict) -> None:
+    error, compares, mismatches, max_abs, max_ulp, mean, layer = faults["none"]
+    assert (compares, mismatches) == (1, 0) and max_ulp <= 4 and mean <= 5e-4 and error < 2e-3
+    for fault in ("prefix_only", "mask_stride"):
+        error, compares, mismatches, max_abs, max_ulp, mean, layer = faults[fault]
+        assert error < 2e-3, "validate returns the engine's answer"
+        assert (compares, mismatches, layer) == (1, 1, 0), fault
+        assert max_ulp > 100 and max_abs > 0.05 and mean > 5e-4, fault
+    assert faults["on_with_fault"] > 0.05, "the fault is real: on would have shown it"
+
+
+@pytest.fixture(scope="module")
+def real_library(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    folder = Path(os.environ.get("KDTREE_BUILD", ROOT / "build" / "gpu")) / "kernel"
+    if not (folder / "libkdtree_torch.so").exists():
+        pytest.skip(f"no libkdtree_torch.so in {folder}: build it, or name the build folder in KDTREE_BUILD")
+
+    class RealRig(Rig):
+        kernel_package = ROOT / "kernel" / "python" / "kdtree_kernel"
+        library_bytes = (folder / "libkdtree_torch.so").read_bytes()
+
+    rig = RealRig(tmp_path_factory.mktemp("real"))
+    (rig.library.parent / "libkdtree.so").write_bytes((folder / "libkdtree.so").read_bytes())
+    return rig
+
+
+def test_the_real_op_under_sglangs_own_class(real_library: Rig) -> None:
+    found = ask(real_library, MODES)
+    for case in ("tree 5", "tree 33", "causal 5", "causal 33"):
+        for mode in ("off", "validate", "on"):
+            error, writes, saved = found[case][mode]
+            assert error < 2e-3 and (writes, saved) == (1, True), (case, mode)
+    assert (found["stats"]["compares"], found["stats"]["mismatches"], found["stats"]["calls_kernel"]) == (4, 0, 4)
+    assert found["fp32"] < 1e-4 and found["slots_of_others_nan"] < 2e-3
