@@ -38,7 +38,7 @@ constexpr Names<1> kVersion{"version"};
 constexpr std::string_view kAlways = "never";
 constexpr std::string_view kGpuDown =
     "the GPU is lost, hangs or answers with an error; it can't tell; the last good sample is older "
-    "than 5 s";
+    "than 10 s";
 constexpr std::string_view kNoRank =
     "the rank's process is gone or silent, or its stats file is not readable";
 constexpr std::string_view kNoMoe = "no living rank observes expert routing";
@@ -69,7 +69,7 @@ constexpr MetricSpec kCatalog[] = {
     {Metric::gpu_observed_seconds, "kdtree_gpu_observed_seconds_total", counter, "seconds", kGpu,
      "Time for which utilisation is known; gaps in the sampling are left out.", kGpuDown},
     {Metric::gpu_memory_used, "kdtree_gpu_memory_used_bytes", gauge, "bytes", kGpu,
-     "Device memory in use, the driver's own part left out where the driver can tell.", kGpuDown},
+     "Device memory in use.", kGpuDown},
     {Metric::gpu_memory_total, "kdtree_gpu_memory_total_bytes", gauge, "bytes", kGpu,
      "Device memory there is.", kGpuDown},
     {Metric::gpu_power, "kdtree_gpu_power_watts", gauge, "watts", kGpu, "Power drawn by the board.",

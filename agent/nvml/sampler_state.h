@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <set>
+
+#include "agent/nvml/gpu_sampler.h"
+#include "agent/nvml/nvml_library.h"
+
+// Inside of GpuSampler. Every thread owns the state, so one that hangs in NVML for ever leaves
+// nothing dangling.
+namespace kdtree {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// What is known of one GPU; guarded by GpuSampler::State::mutex.
+struct GpuSlot {
+  std::string uuid, name, pci_bus_id;
+  std::optional<GpuCondition> condition;
+  std::string detail;
+  std::optional<SteadyTime> in_call_since;  // a thread is inside NVML
+  std::optional<SteadyTime> sampled_at;     // last good sample
+  std::optional<SteadyTime> pcie_at;
+  GpuValues values;
+  std::chrono::duration<double> busy{0};
+  std::chrono::duration<double> observed{0};
+  std::map<std::uint64_t, XidCount> xids;
+};
+
+struct GpuSampler::State {
+  explicit State(GpuSamplerOptions chosen) : options(std::move(chosen)) {}
+
+  const GpuSamplerOptions options;
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+  int threads = 0;
+
+  std::optional<NvmlError> failure = NvmlError{NvmlFailure::starting, "no answer yet"};
+  std::optional<SteadyTime> supervisor_in_call_since;
+  std::string driver;
+  unsigned visible = 0;
+  std::optional<SteadyTime> events_in_call_since;
+  std::set<int> events_registered;
+  std::map<int, GpuSlot> gpus;
+};
+
+// The threads between one nvmlInit and its end.
+struct SamplerRun {
+  std::shared_ptr<const NvmlSession> session;
+  std::atomic<bool> over{false};
+};
+
+using SharedState = std::shared_ptr<GpuSampler::State>;
+using SharedRun = std::shared_ptr<SamplerRun>;
+
+void watch_gpu(const SharedState& state, const SharedRun& run, int index);
+void watch_events(const SharedState& state, const SharedRun& run);
+
+// Sleeps until `until`, or until the run or the sampler ends; false then.
+bool sleep_until(GpuSampler::State& state, const SamplerRun& run, SteadyTime until);
+
+// Makes one NVML call and keeps `since` set while it lasts.
+nvmlReturn_t timed_call(GpuSampler::State& state, std::optional<SteadyTime>& since,
+                        const std::function<nvmlReturn_t()>& call);
+
+}  // namespace kdtree
