@@ -61,7 +61,7 @@ class LightModel:
                                moe_ep_size=flags.ep_size, gpu_id=rank),
             model_config=SimpleNamespace(context_len=_CONTEXT),
             server_args=SimpleNamespace(speculative_num_draft_tokens=flags.draft_tokens)))
-        self._layers = [RadixAttention(flags.heads, 576, 0.1, 1, i, v_head_dim=512) for i in range(flags.layers)]
+        self._layers = [RadixAttention(flags.heads, 576, 0.1309, 1, i, v_head_dim=512) for i in range(flags.layers)]
         self._topk = topk.TopKConfig(top_k=_TOP_K, renormalize=True, scoring_func="sigmoid")
         chance = random.Random(17)
         self._embedding = [[chance.uniform(-1, 1) for _ in range(VALUES)] for _ in range(VOCABULARY)]
@@ -138,14 +138,12 @@ class LightModel:
         for layer in self._layers:
             q = torch.zeros((len(tokens), heads * 576), dtype=torch.bfloat16)
             k = torch.zeros((len(tokens), 1, 576), dtype=torch.bfloat16)
-            v = torch.zeros((len(tokens), 1, 512), dtype=torch.bfloat16)
             for i, values in enumerate(hidden):
                 for head in range(heads):
                     at = (i * heads + head) * 576
                     q._storage[at:at + VALUES] = [value * (1 + 0.1 * (head + self._rank)) for value in values]
                 k._storage[i * 576:i * 576 + VALUES] = values
-                v._storage[i * 512:i * 512 + VALUES] = values
-            out = self._backend.forward(q, k, v, layer, batch)._storage
+            out = self._backend.forward(q, k, k[..., :512], layer, batch)._storage
             width = heads * 512
             for i, values in enumerate(hidden):
                 hidden[i] = [0.5 * value + sum(out[i * width + head * 512 + c] for head in range(heads)) / heads
