@@ -290,9 +290,10 @@ Result<EngineUnit> make_engine_unit(const Facts& facts, const Config& config,
   unit.path = engine_unit_path(config);
   unit.environment_path = kEngineEnvironment;
   KDTREE_TRY_ASSIGN(const Base base, read_base(facts, config));
+  const bool plain = target.none() || target.cold;
+  if (target.none() && !facts.unit.state.exists()) return unit;
   KDTREE_TRY_ASSIGN(unit.base_exec_start, base_command(base, config));
   unit.exec_start = unit.base_exec_start;
-  const bool plain = target.none() || target.cold;
   if (plain && !config.engine.whole_unit()) return unit;
   if (plain) {
     unit.text = whole_unit_text(config, target, "", unit.exec_start);

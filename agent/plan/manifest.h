@@ -46,7 +46,9 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& where)
 // folder's name says.
 Result<Manifest> read_manifest(const std::filesystem::path& release);
 
-// Compares every file's digest and that no other file is there. Errors: refused, naming the first
+// Compares every file's digest and that no other file is there (an engine run by root may add
+// bytecode of its own to
+// __pycache__ folders). Errors: refused, naming the first
 // difference.
 Status verify_release(const std::filesystem::path& release, const Manifest& manifest);
 

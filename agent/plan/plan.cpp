@@ -11,6 +11,7 @@ namespace kdtree {
 namespace {
 
 constexpr const char* kAgentUnit = "kdtree-agent.service";
+constexpr const char* kEverything = "/opt/kdtree";
 constexpr const char* kRecoverUnit = "kdtree-recover.service";
 
 const std::optional<FileImage>& now_at(const Facts& facts, const std::string& path) {
@@ -119,6 +120,7 @@ Status check_target(const Facts& facts, const Config& config, const Wish& wish) 
   if (!facts.root)
     return fail(ExitCode::refused, std::string(verb_name(wish.verb)) + " has to be run by root",
                 "sudo kdtreectl " + std::string(verb_name(wish.verb)));
+  if (wish.target.none() && !facts.unit.state.exists()) return {};
   KDTREE_TRY(check_unit(facts, config));
   if (wish.target.none()) return {};
   if (!facts.release || facts.release->release != wish.target.release)
@@ -176,7 +178,7 @@ void add_cleanup(Plan& plan, const Facts& facts, const Wish& wish) {
   if (!wish.keep_releases) {
     Step step;
     step.kind = StepKind::remove_tree;
-    step.path = paths::kReleases;
+    step.path = kEverything;
     plan.cleanup.push_back(std::move(step));
   }
 }
@@ -202,6 +204,7 @@ void add_steps(Plan& plan, const Facts& facts, const Config& config, const Wish&
                           !environment_changed;
   const bool was_plain = plan.from.none() || plan.from.cold;
   plan.restarts_engine = wish.restart || (armed ? !same_start : !was_plain || unit_changed);
+  if (!facts.unit.state.exists() && !armed) plan.restarts_engine = false;
 
   // Ranks obey the control file until they end, and the new ones start in their environment's mode.
   if (plan.restarts_engine || !armed) add_file(files, facts, paths::kControl, "");
@@ -258,6 +261,10 @@ Result<Plan> make_plan(const Facts& original, const Config& config, const Wish& 
   plan.engine_was_active = active == "active" || active == "activating" || active == "reloading";
   plan.gate = gate_of(config, wish.target);
   plan.undo_gate = gate_of(config, plan.from);
+  if (!facts.unit.state.exists()) {
+    plan.undo_gate.unit.clear();
+    if (wish.target.none()) plan.gate.unit.clear();
+  }
   plan.notes = unit.notes;
   add_steps(plan, facts, config, wish, unit);
   KDTREE_TRY(add_fallback(plan, facts, config));

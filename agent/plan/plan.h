@@ -58,8 +58,8 @@ struct Step {
 
 // What must hold before the change, and after its undoing, counts as good.
 struct GateExpectation {
-  std::string unit;
-  int ranks = 0;  // 0 = kdtree is absent there: the unit and its health alone
+  std::string unit;  // "" = there is no engine: nothing to wait for
+  int ranks = 0;     // 0 = kdtree is absent there: the unit and its health alone
   std::string release;
   Mode mode = Mode::off;
   bool operator==(const GateExpectation&) const = default;

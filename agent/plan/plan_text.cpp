@@ -51,6 +51,7 @@ std::string describe_step(const Step& step) {
 }
 
 std::string describe_gate(const GateExpectation& gate) {
+  if (gate.unit.empty()) return {};
   std::string text = "wait until " + gate.unit + " is active and healthy";
   if (gate.ranks > 0)
     text += " and " + std::to_string(gate.ranks) + " ranks report release " + gate.release +

@@ -24,7 +24,12 @@ FileImage ownable(FileImage image) {
 }
 
 Status put(const fs::path& path, const std::optional<FileImage>& image) {
-  if (!image) return remove_file(path);
+  if (!image) {
+    KDTREE_TRY(remove_file(path));
+    // Our drop-in's folder, if nothing else is in it.
+    if (path.parent_path().extension() == ".d") ::rmdir(path.parent_path().c_str());
+    return {};
+  }
   KDTREE_TRY(make_directories(path.parent_path()));
   KDTREE_TRY(restore_image(path, ownable(*image)));
   KDTREE_TRY_ASSIGN(auto written, read_image(path));
@@ -120,7 +125,7 @@ Status StepRunner::undo(const Step& step) {
 }
 
 Status StepRunner::gate(const GateExpectation& expect, bool restarted) {
-  if (!ports_.gate) return {};
+  if (!ports_.gate || expect.unit.empty()) return {};
   return ports_.gate({expect, restarted ? previous_invocation_ : std::string(), generation_});
 }
 

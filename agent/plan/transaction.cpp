@@ -80,12 +80,13 @@ class Change {
   // After restore_files: the engine as it was, through its gate.
   Status restore_engine() {
     if (started == 0) return {};
+    if (plan_.undo_gate.unit.empty() && plan_.gate.unit.empty()) return {};
     if (!restarted) {
       if (!plan_.engine_was_active) return {};
       if (runner_.gate(plan_.undo_gate, false)) return {};
     }
     Step step;
-    step.unit = plan_.undo_gate.unit;
+    step.unit = plan_.gate.unit;
     step.kind = plan_.engine_was_active ? StepKind::restart_unit : StepKind::stop_unit;
     KDTREE_TRY(runner_.run(step));
     if (!plan_.engine_was_active) return {};
@@ -247,7 +248,7 @@ Result<RecoverResult> recover(const Root& root, RecoverWhen when, const Transact
   const bool same_boot = first.value("boot_id", "") == boot_id(root);
   if (!same_boot && ports.services != nullptr) {
     // Since then the engine was started anew, or not, by the boot.
-    auto unit = ports.services->unit(plan.undo_gate.unit);
+    auto unit = ports.services->unit(plan.gate.unit);
     plan.engine_was_active = unit && !unit->has_ended();
   }
   const InterruptGuard guard;
