@@ -221,6 +221,13 @@ class Patch:
         self.moe = None
         self._error_reason = f"MoE observer: {error!r}"
 
+    def see_call(self, bound: dict[str, object]) -> None:
+        """An eager call: the device it runs on, and now and then its KV slots."""
+        device = bound["q_extend"].device
+        self.see_device(device.type, getattr(device, "index", None) or 0)
+        self.see_graphs(False)
+        self.see_contiguity(bound)
+
     def see_contiguity(self, bound: dict[str, object]) -> None:
         """Looks once a second at how many neighbouring KV slots follow each other; on the CPU alone: reading a GPU's
         indices would make the host wait."""

@@ -35,13 +35,19 @@ class _Call:
         self.reached = True
         try:
             bound, reason = self._bind(args, kwargs)
+            captured = reason is None and self._patch.graphs.wanted(bound["q_extend"])
+            if reason is None and not captured:
+                self._patch.see_call(bound)
+            layer = int(getattr(self._layer, "layer_id", -1))
         except Exception as error:
             self._patch.failed(error)
             return self._real(*args, **kwargs)
         if reason is not None:
             self._patch.hand_back(reason)
             return self._real(*args, **kwargs)
-        return _answer(self._patch, self._real, args, kwargs, bound, int(getattr(self._layer, "layer_id", -1)))
+        if captured:
+            return self._patch.graphs.capture(self._real, args, kwargs, bound, layer)
+        return _answer(self._patch, self._real, args, kwargs, bound, layer)
 
     def _bind(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, object] | None, int | None]:
         try:
@@ -68,14 +74,8 @@ def _signature(function: Callable) -> eligible.Signature:
 
 def _answer(patch: Patch, real: Callable, args: tuple, kwargs: dict[str, object], bound: dict[str, object],
             layer: int) -> object:
-    """An eligible call. Eager: the mode is read here. Under CUDA graphs both kernels go into the graph."""
-    q = bound["q_extend"]
-    if patch.graphs is not None and patch.graphs.wanted(q):
-        return patch.graphs.capture(real, args, kwargs, bound, layer)
-    patch.see_graphs(False)
-    patch.see_device(q.device.type, getattr(q.device, "index", None) or 0)
+    """An eligible call outside CUDA graphs: the mode in force is read here."""
     mode, kernel = patch.mode, patch.kernel
-    patch.see_contiguity(bound)
     if mode == f.ON:
         try:
             kernel.verify(bound, bound["o_extend"])

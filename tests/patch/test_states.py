@@ -402,7 +402,8 @@ def test_a_kernel_that_raises_is_handed_back_and_three_in_a_row_end_it(light: Li
 
 
 @pytest.mark.parametrize("where", ["kdtree_patch.verify._decide", "kdtree_patch.eligible.check_layer",
-                                   "kdtree_patch.eligible.check_call", "kdtree_patch.eligible.read_signature"])
+                                   "kdtree_patch.eligible.check_call", "kdtree_patch.patch.Patch.see_call",
+                                   "kdtree_patch.graphs.Graphs.wanted", "kdtree_patch.verify._Call._bind"])
 def test_a_fault_of_our_own_ends_in_the_engines_call_once(light: LightRig, where: str) -> None:
     code = CODE + f"""
 import unittest.mock
