@@ -201,6 +201,36 @@ PATCH.set_mode(f.ON)
 facts["on_with_fault"] = Scene().error()
 """ + SHOW
 
+PARTS = PREAMBLE + """
+from sglang.srt.layers.moe.topk import TopKConfig, select_experts
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.runtime_context import get_parallel
+from kdtree_patch.rank import read_ranks
+
+facts["ranks_before"] = vars(read_ranks())
+with get_parallel().override(tp_rank=1, tp_size=2, moe_ep_rank=1, moe_ep_size=2):
+    allocator = TokenToKVPoolAllocator(64, torch.float16, "cpu", None, False)
+    facts["state_after_allocator"] = PATCH.state
+first = allocator.alloc(40)
+allocator.free(first[torch.randperm(40)])
+again = allocator.alloc(60)
+facts["sorted"] = [allocator.need_sort, bool((again.diff() > 0).all()), PATCH.sort_state]
+
+logits = torch.full((3, 8), -9.0)
+logits[:, :2] = 9.0
+config = TopKConfig(top_k=2, renormalize=True, torch_native=True)
+wanted = TopKConfig(top_k=2, renormalize=True, torch_native=True, allow_routed_experts_capture=False)
+for step in range(2):
+    for layer in (1, 2):
+        out = select_experts(torch.zeros(3, 16), logits, config, layer_id=layer)
+        select_experts(torch.zeros(3, 16), logits.flip(1), wanted, layer_id=layer)
+facts["ids"] = out.topk_ids.sort(1)[0].tolist()
+import sglang.srt.layers.moe.topk as topk
+shared = TopKConfig(top_k=3, num_fused_shared_experts=1)
+topk.capture_routed_experts_if_allowed(shared, 1, torch.tensor([[6, 7, 8]] * 2))
+facts["stats"] = stats()
+""" + SHOW
+
 
 def ask(rig: Rig, code: str, **changes: str | None) -> dict:
     done = rig.run(code, **changes)
@@ -300,6 +330,21 @@ def test_validate_catches_the_planted_faults_with_numbers(faults: dict) -> None:
         assert (compares, mismatches, layer) == (1, 1, 0), fault
         assert max_ulp > 100 and max_abs > 0.05 and mean > 5e-4, fault
     assert faults["on_with_fault"] > 0.05, "the fault is real: on would have shown it"
+
+
+def test_sglangs_own_allocator_router_and_ranks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    facts = ask(Rig(tmp_path_factory.mktemp("parts")), PARTS)
+    assert facts["ranks_before"]["tp_rank"] == -1, "no group is up: nothing is guessed"
+    assert facts["state_after_allocator"] == f.ACTIVE
+    assert facts["sorted"] == [True, True, 1]
+    assert facts["ids"] == [[0, 1]] * 3
+    found = facts["stats"]
+    assert [found[n] for n in ("tp_rank", "tp_size", "moe_ep_rank", "moe_ep_size")] == [1, 2, 1, 2]
+    assert [found[n] for n in ("moe_layers", "moe_experts", "moe_top_k", "moe_first_layer")] == [2, 8, 2, 1]
+    assert (found["moe_steps"], found["moe_tokens"]) == (3, 3 + 3 + 2)
+    assert found["sections"]["1"] == [[6, 6, 0, 0, 0, 0, 2, 2], [6, 6, 0, 0, 0, 0, 0, 0]], "shared expert 8 left out"
+    assert found["sections"]["2"] == [[6], [4]] and found["sections"]["3"] == [[3], [2]]
+    assert found["sections"]["4"] == [[1, 2], [0, 2]], "steps in which a half of the experts got no token"
 
 
 @pytest.fixture(scope="module")
