@@ -29,7 +29,7 @@ int check(const kdtree_verify_attn_params& p, Device device) {
   if (!is_index_bits(p.qo_indptr_bits) || !is_index_bits(p.kv_indices_bits))
     return KDTREE_BAD_DTYPE;
   if (p.q == nullptr || p.kv_pool == nullptr || p.qo_indptr == nullptr || p.kv_indptr == nullptr ||
-      p.kv_indices == nullptr || (p.mask != nullptr && p.mask_indptr == nullptr))
+      (p.mask != nullptr && p.mask_indptr == nullptr))
     return KDTREE_BAD_POINTER;
   if (p.k_draft == nullptr) {
     if (p.out_cache_loc == nullptr) return KDTREE_BAD_POINTER;

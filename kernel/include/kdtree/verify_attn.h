@@ -82,7 +82,8 @@ struct kdtree_verify_attn_params {
 
   const void* qo_indptr;    /* index [batch+1], inclusive prefix sums of n_b */
   const int32_t* kv_indptr; /* [batch+1], starts of the requests in kv_indices */
-  const void* kv_indices;   /* index [>= kv_indptr[batch]]; what lies beyond is never read */
+  const void* kv_indices;   /* index [>= kv_indptr[batch]]; what lies beyond is never read; null if
+                               that is 0 */
   const void*
       out_cache_loc; /* index [tokens], slots of the draft tokens; nullable if k_draft is given */
   int32_t qo_indptr_bits;     /* 32 or 64 */
