@@ -35,7 +35,8 @@ def test_start_answers_and_stops(tmp_path):
         wait_for("all children are gone", lambda: gone(children), 10)
     for line in ("Load weight begin", "Load weight end", "KV Cache is allocated",
                  "Capture target verify CUDA graph begin. backend=full, num_tokens_per_req=9, bs=[1, 2]",
-                 "Capture target verify CUDA graph end", "The server is fired up and ready to roll!"):
+                 "Capturing batches (bs=1 avail_mem=", "Capture target verify CUDA graph end",
+                 "The server is fired up and ready to roll!"):
         assert line in engine.log
 
 
@@ -59,8 +60,8 @@ def test_bad_command_lines_end_with_status_2(tmp_path, flags, words):
         assert words in engine.log
 
 
-@pytest.mark.parametrize("body", [{}, {"input_ids": []}, {"input_ids": ["a"]}, {"input_ids": [1], "sampling_params":
-                                  {"max_new_tokens": 0}}, []])
+@pytest.mark.parametrize("body", [[], {}, {"input_ids": []}, {"input_ids": ["a"]},
+                                  {"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}])
 def test_bad_requests_are_refused(plain_light, body):
     status, answer = plain_light.post("/generate", body)
     assert status == 400 and answer["error"]["message"]
@@ -96,6 +97,15 @@ def test_memory_that_fits_starts(tmp_path):
     flags = ("--tp", "1", "--mem-fraction-static=0.85")
     with start(light(*flags), tmp_path / "log", {"TEST_ENGINE_FAULT": "oom:0.85"}) as engine:
         engine.wait_healthy(START)
+
+
+def test_a_stop_while_loading_leaves_nothing(tmp_path):
+    with start(light("--tp", "2"), tmp_path / "log", {"TEST_ENGINE_FAULT": "slow_start:600"}) as engine:
+        wait_for("the ranks load", lambda: engine.log.count("Load weight begin") == 2, START)
+        children = engine.children()
+        engine.process.terminate()
+        assert engine.wait_exit(30) == 0
+        wait_for("all children are gone", lambda: gone(children), 10)
 
 
 def test_a_conditional_fault_follows_the_environment(tmp_path):

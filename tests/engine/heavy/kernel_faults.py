@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants wrong answers in torch.ops.kdtree.verify_attn, inside a rank: a dispatch mode around each forward pass sees the
-op's calls whoever makes them. The product stays as it is."""
+"""Plants wrong answers in torch.ops.kdtree.verify_attn, inside a rank: a dispatch mode around each forward pass sees
+the op's calls whoever makes them. The product stays as it is."""
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from serving.faults import Faults

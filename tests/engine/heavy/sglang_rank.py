@@ -18,7 +18,7 @@ from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from sglang.srt.layers.moe.utils import initialize_moe_config
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, ReqToTokenPool
-from sglang.srt.runtime_context import publish
+from sglang.srt.runtime_context import get_parallel, publish
 from sglang.srt.server_args import ServerArgs
 
 from serving.flags import Flags
@@ -58,7 +58,7 @@ def _model_folder(flags: Flags) -> str:
     return folder
 
 
-def _server_args(flags: Flags, context: int, rank: int) -> tuple[ServerArgs, ModelConfig]:
+def _server_args(flags: Flags, context: int) -> tuple[ServerArgs, ModelConfig]:
     folder = _model_folder(flags)
     try:
         args = ServerArgs(
@@ -75,15 +75,21 @@ def _server_args(flags: Flags, context: int, rank: int) -> tuple[ServerArgs, Mod
 
 
 def _join_groups(flags: Flags, rank: int, rendezvous: int) -> None:
-    """SGLang's process groups over loopback. Returns when all ranks have joined."""
-    if flags.device == "cpu":  # torch's wheel brings NCCL along, and a group of SGLang's would use it without a GPU
-        pynccl.PyNcclCommunicator = lambda **ignored: None
-        parallel_state.set_custom_all_reduce(False)
+    """SGLang's process groups over loopback. Returns when all ranks have joined.
+
+    They tell who is who; this model needs no collective, so that gloo serves ranks that share a GPU, or have none.
+    Errors: RuntimeError where the groups say another rank than this process was started as.
+    """
+    pynccl.PyNcclCommunicator = lambda **ignored: None
+    parallel_state.set_custom_all_reduce(False)
     parallel_state.init_distributed_environment(
-        world_size=flags.ranks, rank=rank, local_rank=rank, backend="gloo" if flags.device == "cpu" else "nccl",
+        world_size=flags.ranks, rank=rank, local_rank=rank, backend="gloo",
         distributed_init_method=f"tcp://127.0.0.1:{rendezvous}", timeout=300)
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=flags.ranks,
                                              expert_model_parallel_size=flags.ep_size)
+    now = get_parallel()
+    if (now.tp_rank, now.moe_ep_rank) != (rank, ep_rank(flags, rank)):
+        raise RuntimeError(f"rank {rank} became TP{now.tp_rank} EP{now.moe_ep_rank}")
 
 
 def make_rank(flags: Flags, rank: int, rendezvous: int, slots: int, context: int) -> SglangRank:
@@ -91,9 +97,11 @@ def make_rank(flags: Flags, rank: int, rendezvous: int, slots: int, context: int
 
     slots -- KV slots besides the padding slot 0; context -- longest sequence, tokens.
     """
+    gpu = rank
     if flags.device == "cuda":
-        torch.cuda.set_device(rank)
-    args, config = _server_args(flags, context, rank)
+        gpu = rank % torch.cuda.device_count()
+        torch.cuda.set_device(gpu)
+    args, config = _server_args(flags, context)
     publish(args, role="scheduler")
     initialize_moe_config(args)
     _join_groups(flags, rank, rendezvous)
@@ -104,7 +112,7 @@ def make_rank(flags: Flags, rank: int, rendezvous: int, slots: int, context: int
     place = ep_rank(flags, rank)
     runner = SimpleNamespace(
         req_to_token_pool=rows, token_to_kv_pool=pool, token_to_kv_pool_allocator=allocator, sliding_window_size=None,
-        page_size=1, device=flags.device, gpu_id=rank, is_draft_worker=False, model_config=config, server_args=args,
+        page_size=1, device=flags.device, gpu_id=gpu, is_draft_worker=False, model_config=config, server_args=args,
         use_mla_backend=True, ps=ParallelState.trivial(tp_rank=rank, tp_size=flags.ranks, moe_ep_rank=place,
-                                                       moe_ep_size=flags.ep_size, gpu_id=rank))
+                                                       moe_ep_size=flags.ep_size, gpu_id=gpu))
     return SglangRank(flags.device, dtype, TritonAttnBackend(runner), rows, allocator, pool)

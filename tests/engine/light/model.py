@@ -39,7 +39,7 @@ def make_model(flags: Flags, rank: int, rendezvous: int, faults: Faults) -> "Lig
 class LightModel:
     """serving.model_port.Model without PyTorch."""
 
-    busy_share = 0.1  # eight ranks on a small machine leave room for what is tested
+    busy_share = 0.05  # eight ranks on a small machine leave room for what is tested
 
     def __init__(self, flags: Flags, rank: int):
         self._flags, self._rank = flags, rank

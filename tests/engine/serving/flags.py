@@ -78,7 +78,8 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     ours.add_argument("--steps-per-second", type=float, default=0.0,
                       help="verify steps of synthetic requests that each rank runs while idle (0 = only on request)")
     ours.add_argument("--layers", type=int, default=2, help="the first is dense, the others have a MoE block")
-    ours.add_argument("--heads", type=int, default=0, help="query heads of one rank; 0 = 2 with SGLang's class, else 1")
+    ours.add_argument("--heads", type=int, default=0,
+                      help="query heads of one rank; 0 = 2 with SGLang's class, 1 without SGLang")
     ours.add_argument("--experts", type=int, default=384, help="logical experts of a MoE block, 8 for each token")
     ours.add_argument("--fault", default="", help="see README.md; TEST_ENGINE_FAULT(_FILE) say the same")
     ignored = parser.add_argument_group("SGLang flags that are accepted and ignored")

@@ -44,6 +44,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path in ("/health", "/health_generate"):
             self._send(200 if self.engine.healthy() else 503, None)
+        elif path == "/flush_cache":
+            self._send(200, None)
         elif path in ("/get_model_info", "/model_info"):
             self._send(200, {"model_path": self.engine.flags.model_path, "is_generation": True})
         elif path in ("/get_server_info", "/server_info"):

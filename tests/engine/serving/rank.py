@@ -86,11 +86,18 @@ def _capture(model: Model, flags: Flags, rank: int, faults: Faults) -> None:
             raise Exception("Capture cuda graph failed: test engine: crash_capture, as asked\n" + _CAPTURE_FAILED)
         model.warm_up(batch)
         if rank == 0 and flags.cuda_graph:
-            print(f"Capturing batches (bs={batch} avail_mem=9.50 GB): {100 * done // len(batches)}%| "
-                  f"{done}/{len(batches)}", file=sys.stderr, flush=True)
+            _progress(batch, done, len(batches))
     if flags.cuda_graph:
         logger.info("Capture target verify CUDA graph end. elapsed=%.2f s, mem usage=%.2f GB, avail mem=%.2f GB.",
                     time.monotonic() - started, 0.5, 9.0)
+
+
+def _progress(batch: int, done: int, total: int) -> None:
+    """tqdm's bar as SGLang's capture shows it: rewritten in place, a line only at the end."""
+    bar = "\u2588" * (10 * done // total)
+    end = "\n" if done == total else ""
+    print(f"\rCapturing batches (bs={batch} avail_mem=9.50 GB): {100 * done // total:3d}%|{bar:<10}| {done}/{total} "
+          "[00:00<00:00,  9.99it/s]", end=end, file=sys.stderr, flush=True)
 
 
 class _Loop:
