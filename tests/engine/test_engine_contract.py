@@ -3,12 +3,13 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from engine_process import HERE, LIGHT_PYTHON, probe
+from engine_process import HERE, LIGHT_PYTHON, REPOSITORY, probe
 
 LIGHT = HERE / "light" / "lib" / "python3.11" / "site-packages" / "sglang"
 TOUCHED = [
@@ -69,6 +70,29 @@ def test_the_patch_binds_to_both_and_knows_one(real):
     assert light["binds"] and heavy["binds"]
     assert heavy["known"] and not light["known"]  # a stand-in must never pass for an engine that was examined
     assert light["version"].endswith("+light") and light["torch"].endswith("+light")
+
+
+def test_the_stand_in_ops_have_the_schema_of_the_real_ones():
+    source = (REPOSITORY / "kernel" / "torch" / "ops.cpp").read_text()
+    stand_in = ast.parse((HERE / "light/kernel/python/kdtree_kernel/stand_in.py").read_text())
+    functions = {n.name: n.args for n in stand_in.body if isinstance(n, ast.FunctionDef)}
+    schemas = ["".join(re.findall(r'"([^"]*)"', found)) for found in re.findall(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)", source)]
+    assert len(schemas) >= 5
+    for schema in schemas:
+        name, arguments = re.fullmatch(r"(\w+)\((.*)\) -> .*", schema).groups()
+        wanted = [(a.split()[-1].split("=")[0], a.split("=")[1] if "=" in a else None) for a in arguments.split(", ")]
+        given = functions[name].args
+        defaults = [None] * (len(given) - len(functions[name].defaults)) + functions[name].defaults
+        assert [a.arg for a in given] == [n for n, _ in wanted], name
+        assert [d and ast.literal_eval(d) for d in defaults] == [d and ast.literal_eval(d) for _, d in wanted], name
+
+
+def test_the_stand_in_kernel_project_takes_the_same_options():
+    def options(path):
+        return set(re.findall(r"^ *(?:option|set)\((KDTREE_(?:PYTHON|WITH_\w+|CUDA_\w+))", path.read_text(), re.MULTILINE))
+
+    real = options(REPOSITORY / "kernel" / "CMakeLists.txt")
+    assert "KDTREE_PYTHON" in real and real <= options(HERE / "light" / "kernel" / "CMakeLists.txt")
 
 
 def trace(python: str, flavour: str) -> list[dict]:

@@ -99,6 +99,8 @@ def make_rank(flags: Flags, rank: int, rendezvous: int, slots: int, context: int
     """
     gpu = rank
     if flags.device == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeError("--device cuda: torch sees no GPU here")
         gpu = rank % torch.cuda.device_count()
         torch.cuda.set_device(gpu)
     args, config = _server_args(flags, context)
