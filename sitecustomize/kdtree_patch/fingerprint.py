@@ -185,7 +185,7 @@ def examine(folder: str) -> Engine:
 
 def _nearest(engine: Engine, known: list[dict[str, object]]) -> list[str]:
     best: list[str] | None = None
-    for other in known:
+    for other in reversed(known):  # of two equally near ones the newer
         label = f"{other['engine']} {other['version']}"
         found = []
         for name, digest in sorted(engine.items.items()):
