@@ -129,6 +129,10 @@ Verdict judge_ranks(const RankSet& ranks, const std::string& release_id,
     total.ranks.push_back(std::move(verdict));
   }
   for (const auto& conflict : ranks.conflicts) total.reasons.push_back(conflict);
+  if (clean && total.engine_fingerprint.empty()) {
+    clean = false;
+    total.reasons.emplace_back("the ranks don't run one and the same known engine");
+  }
   auto fewest = std::ranges::min_element(total.ranks, {}, &RankVerdict::compares);
   total.fewest_compares = fewest == total.ranks.end() ? 0 : fewest->compares;
   total.kind = mismatch ? VerdictKind::mismatch
