@@ -23,13 +23,14 @@ def header(release: str, rank: int, ranks: int, k: int) -> dict[str, object]:
     handed_back = [0] * f.MAX_REASONS
     handed_back[f.BACK_MASK] = k
     tokens = sum(parts(ranks)) // TOP_K
+    compares = 1000 + rank + 10 * k
     return {
         "tp_rank": rank, "tp_size": ranks, "moe_ep_rank": rank, "moe_ep_size": ranks, "device_name": "cpu",
         "release_id": release, "engine_version": "0.5.17", "torch_version": "2.11.0",
         "patch_state": f.ACTIVE, "mode": f.VALIDATE, "control_generation": 1, "sort_state": 1, "graphs": 1,
         "calls_kernel": 2 * k, "calls_engine": 61 * k, "handed_back": handed_back,
-        "compares": 1000 + rank, "mismatches": 0, "max_abs": 0.001 * (rank + 1), "max_ulp": 1.5,
-        "sum_mean_abs": 1e-4 * (1000 + rank), "longest_prefix": 65536 + rank,
+        "compares": compares, "mismatches": 0, "max_abs": 0.001 * (rank + 1), "max_ulp": 1.5,
+        "sum_mean_abs": 1e-4 * compares, "longest_prefix": 65536 + rank,
         "kv_pairs": 100, "kv_contiguous_pairs": 90 + rank,
         "moe_layers": LAYERS, "moe_experts": EXPERTS_PER_RANK * ranks, "moe_top_k": TOP_K, "moe_first_layer": FIRST_LAYER,
         "moe_steps": k, "moe_tokens": tokens * k,
@@ -58,7 +59,7 @@ def main() -> None:
     writer = StatsWriter(folder)
     k = 0
     while True:
-        writer.publish(header(release, rank, ranks, k), {1: 900 + rank, 4: 100}, sections(ranks, k))
+        writer.publish(header(release, rank, ranks, k), {1: 900 + rank + 10 * k, 4: 100}, sections(ranks, k))
         k += 1
         time.sleep(0.2)
 
