@@ -119,7 +119,7 @@ TEST(GpuSampler, ALostGpuLosesItsValuesAndNoOtherDoes) {
 TEST(GpuSampler, AHungGpuBlocksNobodyAndItsValuesGo) {
   FakeNvml fake;
   const GpuSampler sampler(quick());
-  wait_for(sampler, all_have_pcie);
+  wait_for(sampler, [](const auto& s) { return all_have_pcie(s) && s.events; });
   fake.show({{"gpus", {{"5", {{"fail", "hung"}}}, {"0", {{"utilization", 77}}}}}});
   auto seen = wait_for(sampler, [](const auto& s) {
     return s.gpus[5].condition == GpuCondition::hung && s.gpus[0].values &&
