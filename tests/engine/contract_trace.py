@@ -80,7 +80,9 @@ def main(flavour: str) -> None:
                                                     topk.capture_routed_experts_if_allowed, ("topk_config",))
 
     model = module.make_model(flags, 0, port, Faults())
+    model.join()
     model.load()
+    model.make_cache()
     request = Request(0, [1, 2, 3, 4, 5], 100)
     request.output.append(model.prefill(request))
     other = Request(1, [6, 7], 100)

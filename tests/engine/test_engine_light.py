@@ -33,7 +33,8 @@ def test_start_answers_and_stops(tmp_path):
         engine.process.terminate()
         assert engine.wait_exit(30) == 0
         wait_for("all children are gone", lambda: gone(children), 10)
-    for line in ("Load weight begin", "Load weight end", "KV Cache is allocated",
+    for line in ("Init torch distributed begin.", "Init torch distributed ends.", "Load weight begin.",
+                 "Load weight end.", "KV Cache is allocated", "Memory pool end.",
                  "Capture target verify CUDA graph begin. backend=full, num_tokens_per_req=9, bs=[1, 2]",
                  "Capturing batches (bs=1 avail_mem=", "Capture target verify CUDA graph end",
                  "The server is fired up and ready to roll!"):

@@ -7,7 +7,6 @@ come from a fixed seed, so tokens repeat; attention's share is large, so a wrong
 """
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 
 import torch
@@ -15,13 +14,12 @@ from sglang.srt.layers.moe.topk import TopK
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
+from heavy import sglang_rank
 from heavy.kernel_faults import KernelFaults
-from heavy.sglang_rank import LATENT, ROPE, SglangRank, make_rank
+from heavy.sglang_rank import LATENT, ROPE
 from serving.flags import Flags
 from serving.model_port import Request
 from serving.tree import VOCABULARY, Tree
-
-logger = logging.getLogger("test_engine.heavy")
 
 _SLOTS, _CONTEXT, _HIDDEN, _TOP_K, _SCALE = 4095, 1024, 128, 8, 0.1309
 
@@ -35,15 +33,19 @@ class RankModel:
         self._flags, self._rank, self._rendezvous, self._faults = flags, rank, rendezvous, kernel_faults
         self._pending: list[torch.Tensor] = []  # draft slots of the last verify, one tensor a request
 
+    def join(self) -> None:
+        self._args, self._config = sglang_rank.join(self._flags, self._rank, self._rendezvous, _CONTEXT)
+
+    def make_cache(self) -> None:
+        self._sglang = sglang_rank.make_cache(self._flags, self._rank, self._args, self._config, _SLOTS)
+
     def load(self) -> None:
-        self._sglang: SglangRank = make_rank(self._flags, self._rank, self._rendezvous, _SLOTS, _CONTEXT)
         flags, width = self._flags, LATENT + ROPE
-        logger.info("Memory pool end. avail mem=%.2f GB", 9.5)
         own, shared = torch.Generator().manual_seed(1000 + self._rank), torch.Generator().manual_seed(17)
 
         def weight(generator: torch.Generator, *shape: int, gain: float = 1.0) -> torch.Tensor:
             made = torch.randn(*shape, generator=generator) * gain
-            return made.to(self._sglang.device)
+            return made.to(flags.device)
 
         self._embedding = weight(shared, VOCABULARY, _HIDDEN)
         self._position = weight(shared, _CONTEXT, _HIDDEN, gain=0.5)

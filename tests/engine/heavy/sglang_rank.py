@@ -92,29 +92,29 @@ def _join_groups(flags: Flags, rank: int, rendezvous: int) -> None:
         raise RuntimeError(f"rank {rank} became TP{now.tp_rank} EP{now.moe_ep_rank}")
 
 
-def make_rank(flags: Flags, rank: int, rendezvous: int, slots: int, context: int) -> SglangRank:
-    """Everything up to the attention backend, which arms the patch if there is one.
-
-    slots -- KV slots besides the padding slot 0; context -- longest sequence, tokens.
-    """
-    gpu = rank
+def join(flags: Flags, rank: int, rendezvous: int, context: int) -> tuple[ServerArgs, ModelConfig]:
+    """Server arguments, published as a scheduler's, and the process groups. context -- longest sequence, tokens."""
     if flags.device == "cuda":
         if not torch.cuda.is_available():
             raise RuntimeError("--device cuda: torch sees no GPU here")
-        gpu = rank % torch.cuda.device_count()
-        torch.cuda.set_device(gpu)
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     args, config = _server_args(flags, context)
     publish(args, role="scheduler")
     initialize_moe_config(args)
     _join_groups(flags, rank, rendezvous)
+    return args, config
+
+
+def make_cache(flags: Flags, rank: int, args: ServerArgs, config: ModelConfig, slots: int) -> SglangRank:
+    """Pools, and the attention backend, which arms the patch if there is one. slots -- besides the padding slot 0."""
+    gpu = torch.cuda.current_device() if flags.device == "cuda" else rank
     dtype = torch.float16 if flags.device == "cpu" else torch.bfloat16
     pool = MLATokenToKVPool(slots, 1, dtype, LATENT, ROPE, flags.layers, flags.device, False)
-    rows = ReqToTokenPool(flags.max_running_requests * 2 + 2, context, flags.device, False)
+    rows = ReqToTokenPool(flags.max_running_requests * 2 + 2, config.context_len, flags.device, False)
     allocator = TokenToKVPoolAllocator(slots, dtype, flags.device, pool, need_sort=False)
-    place = ep_rank(flags, rank)
     runner = SimpleNamespace(
         req_to_token_pool=rows, token_to_kv_pool=pool, token_to_kv_pool_allocator=allocator, sliding_window_size=None,
         page_size=1, device=flags.device, gpu_id=gpu, is_draft_worker=False, model_config=config, server_args=args,
-        use_mla_backend=True, ps=ParallelState.trivial(tp_rank=rank, tp_size=flags.ranks, moe_ep_rank=place,
-                                                       moe_ep_size=flags.ep_size, gpu_id=gpu))
+        use_mla_backend=True, ps=ParallelState.trivial(
+            tp_rank=rank, tp_size=flags.ranks, moe_ep_rank=ep_rank(flags, rank), moe_ep_size=flags.ep_size, gpu_id=gpu))
     return SglangRank(flags.device, dtype, TritonAttnBackend(runner), rows, allocator, pool)

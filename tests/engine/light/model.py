@@ -45,15 +45,25 @@ class LightModel:
         self._flags, self._rank = flags, rank
         self._pending: list[torch.Tensor] = []  # draft slots of the last verify, one tensor a request
 
-    def load(self) -> None:
+    def join(self) -> None:
         flags, rank = self._flags, self._rank
         parallel_state.initialize(rank, flags.ranks, ep_rank(flags, rank), flags.ep_size)
+
+    def load(self) -> None:
+        flags = self._flags
+        self._layers = [RadixAttention(flags.heads, 576, 0.1309, 1, i, v_head_dim=512) for i in range(flags.layers)]
+        self._topk = topk.TopKConfig(top_k=_TOP_K, renormalize=True, scoring_func="sigmoid")
+        chance = random.Random(17)
+        self._embedding = [[chance.uniform(-1, 1) for _ in range(VALUES)] for _ in range(VOCABULARY)]
+        self._popularity = [chance.paretovariate(2) for _ in range(2 * flags.experts)]
+
+    def make_cache(self) -> None:
+        flags, rank = self._flags, self._rank
         rows = flags.max_running_requests * 2 + 2
         self._rows = ReqToTokenPool(rows, _CONTEXT, "cpu", False)
         self._pool = MLATokenToKVPool(_SLOTS, 1, torch.bfloat16, 512, 64, flags.layers, "cpu", False)
         self._allocator = TokenToKVPoolAllocator(_SLOTS, torch.bfloat16, "cpu", self._pool, need_sort=False)
         logger.info("KV Cache is allocated. dtype: torch.bfloat16, #tokens: %d, KV size: %.2f GB", _SLOTS, 14.5)
-        logger.info("Memory pool end. avail mem=%.2f GB", 9.5)
         self._backend = TritonAttnBackend(SimpleNamespace(
             req_to_token_pool=self._rows, token_to_kv_pool=self._pool, token_to_kv_pool_allocator=self._allocator,
             sliding_window_size=None, page_size=1, device="cpu", gpu_id=rank, is_draft_worker=False,
@@ -61,11 +71,6 @@ class LightModel:
                                moe_ep_size=flags.ep_size, gpu_id=rank),
             model_config=SimpleNamespace(context_len=_CONTEXT),
             server_args=SimpleNamespace(speculative_num_draft_tokens=flags.draft_tokens)))
-        self._layers = [RadixAttention(flags.heads, 576, 0.1309, 1, i, v_head_dim=512) for i in range(flags.layers)]
-        self._topk = topk.TopKConfig(top_k=_TOP_K, renormalize=True, scoring_func="sigmoid")
-        chance = random.Random(17)
-        self._embedding = [[chance.uniform(-1, 1) for _ in range(VALUES)] for _ in range(VOCABULARY)]
-        self._popularity = [chance.paretovariate(2) for _ in range(2 * flags.experts)]
 
     def info(self) -> dict[str, int]:
         return {"max_total_num_tokens": _SLOTS, "max_req_input_len": _CONTEXT - 1}

@@ -41,8 +41,14 @@ class Model(Protocol):
 
     busy_share: float
 
+    def join(self) -> None:
+        """The ranks' process groups."""
+
     def load(self) -> None:
-        """Weights, KV pool, attention backend; logs SGLang's lines."""
+        """Weights."""
+
+    def make_cache(self) -> None:
+        """KV pool and attention backend; logs the pool's line as SGLang does."""
 
     def warm_up(self, batch: int) -> None:
         """One verify step of `batch` synthetic requests, as a capture would run it."""

@@ -52,9 +52,13 @@ def ep_rank(flags: Flags, rank: int) -> int:
 
 
 def _load(model: Model, flags: Flags, rank: int, faults: Faults) -> None:
+    logger.info("Init torch distributed begin.")
+    started = time.monotonic()
+    model.join()
+    logger.info("Init torch distributed ends. elapsed=%.2f s, mem usage=%.2f GB", time.monotonic() - started, 1.0)
     logger.info("Load weight begin. avail mem=%.2f GB", 94.97)
     started = time.monotonic()
-    time.sleep(faults.number("slow_start", 30.0) or 0.0)
+    _load_slowly(faults.number("slow_start", 30.0) or 0.0, rank)
     if faults.hits("crash_load", rank) is not None:
         raise RuntimeError("test engine: crash_load, as asked")
     limit = faults.number("oom", 0.0)
@@ -67,11 +71,23 @@ def _load(model: Model, flags: Flags, rank: int, faults: Faults) -> None:
     model.load()
     logger.info("Load weight end. elapsed=%.2f s, type=DeepseekV3ForCausalLM, avail mem=%.2f GB, mem usage=%.2f GB.",
                 time.monotonic() - started, 21.0, 73.97)
+    model.make_cache()
+    logger.info("Memory pool end. avail mem=%.2f GB", 9.5)
     _capture(model, flags, rank, faults)
     if rank == 0:
         logger.info("max_total_num_tokens=%d, chunked_prefill_size=8192, max_prefill_tokens=16384, "
                     "max_running_requests=%d, context_len=%d, available_gpu_mem=%.2f GB",
                     model.info()["max_total_num_tokens"], flags.max_running_requests, 200_000, 5.0)
+
+
+def _load_slowly(seconds: float, rank: int) -> None:
+    """The fault slow_start: that long, with SGLang's bar of checkpoint shards."""
+    shards = 10 if seconds > 0 else 0
+    for shard in range(1, shards + 1):
+        time.sleep(seconds / shards)
+        if rank == 0:
+            print(f"\rLoading safetensors checkpoint shards: {100 * shard // shards:3d}% Completed | {shard}/{shards} "
+                  f"[00:00<00:00,  1.00it/s]", end="\n" if shard == shards else "", file=sys.stderr, flush=True)
 
 
 def _capture(model: Model, flags: Flags, rank: int, faults: Faults) -> None:
