@@ -229,8 +229,9 @@ constexpr MetricSpec kCatalog[] = {
      "not by luck.",
      kNoMoe},
     {Metric::moe_layer_rank_tokens, "kdtree_moe_layer_rank_tokens_total", counter, "1",
-     kLayerMoeRank, "The same by layer (layers x ep_size series; moe_rank is the expert rank).",
-     "ep_size is 1 (it would be even by construction), or no living rank observes routing"},
+     kLayerMoeRank, "The same by layer (layers x ranks series).",
+     "ep_size is 1 (it would be even by construction), an expert's rank is not known, or no living "
+     "rank observes routing"},
     {Metric::moe_rank_idle_layer_steps, "kdtree_moe_rank_idle_layer_steps_total", counter, "1",
      kMoeRank,
      "Pairs of layer and step in which no token went to this expert rank; divide by the sum over "

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <set>
+#include <string>
+
+#include "agent/metrics/exposition.h"
+#include "agent/metrics/host_view.h"
+#include "agent/metrics/moe_load.h"
+#include "agent/nvml/gpu_sampler.h"
+
+// From what was read to series. No I/O but /proc/self in add_agent_metrics().
+namespace kdtree {
+
+void add_gpu_metrics(Exposition& out, const NvmlSnapshot& nvml, const Config* config);
+
+// `seen`: every rank seen since the agent began; ranks of this view are added.
+void add_rank_metrics(Exposition& out, const HostView& view, std::set<int>& seen);
+
+void add_moe_metrics(Exposition& out, const HostView& view, MoeWindow& window,
+                     std::chrono::steady_clock::time_point now);
+
+void add_host_metrics(Exposition& out, const HostView& view);
+
+void add_agent_metrics(Exposition& out, std::chrono::system_clock::time_point started);
+
+}  // namespace kdtree
