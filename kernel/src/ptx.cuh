@@ -26,10 +26,6 @@ template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-__device__ __forceinline__ void prefetch_l2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -10,7 +10,7 @@
 namespace kdtree {
 
 template <typename T, int kPiecesEach>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     combine_kernel(const __grid_constant__ kdtree_verify_attn_params p, int groups, int row_tiles,
                    int nsplit, const float2* __restrict__ statistics) {
   __shared__ float4 sums[8][kPiecesEach][32];

@@ -95,20 +95,19 @@ class RowGather {
                                          int64_t{slot < last ? slot : last} * p_.kv_slot_stride);
   }
 
-  // Where the thread's 9 copies of a tile's row come from; `bytes` is 0 where the tile has no such
-  // row.
-  struct Source {
-    const char* from;
-    uint32_t bytes;
-  };
-  __device__ __forceinline__ Source source(int tile, uint32_t slot, int chunk) const {
+  __device__ __forceinline__ void load(int tile, uint32_t slot, uint32_t to, int chunk) const {
     const int key = tile * kTileRows + row_;
     const char* from = pool_row(slot);
     if (key >= request_.prefix && p_.k_draft != nullptr && key < request_.keys())
       from = reinterpret_cast<const char*>(
           static_cast<const T*>(p_.k_draft) +
           (int64_t{request_.first_token} + (key - request_.prefix)) * p_.k_draft_stride);
-    return {from + 16 * chunk, key < request_.keys() ? 16u : 0u};
+    const uint32_t bytes = key < request_.keys() ? 16 : 0;
+    from += 16 * chunk;
+    to += row_ * kRowBytes + ((chunk ^ (row_ & 7)) * 16);
+#pragma unroll
+    for (int j = 0; j < kRowBytes / 128; ++j) ptx::copy16(to + 128 * j, from + 128 * j, bytes);
+    ptx::copy_commit();
   }
 
  private:
@@ -182,14 +181,7 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
   }
   ptx::copy_commit();
   const RowGather<T> gather(p, request, load_row);
-  const uint32_t load_to = base + load_row * kRowBytes + ((chunk ^ (load_row & 7)) * 16);
-  {
-    const auto first = gather.source(unit, gather.slot(unit), chunk);
-#pragma unroll
-    for (int j = 0; j < kRowBytes / 128; ++j)
-      ptx::copy16(load_to + 128 * j, first.from + 128 * j, first.bytes);
-    ptx::copy_commit();
-  }
+  gather.load(unit, gather.slot(unit), base, chunk);
   uint32_t next_slot = unit + 1 < end ? gather.slot(unit + 1) : 0;
   ptx::copy_wait<1>();
   __syncthreads();
@@ -238,10 +230,10 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
   for (int tile = unit; tile < end; ++tile, stage ^= kTileBytes) {
     ptx::copy_wait<0>();
     __syncthreads();  // this tile is here, and the other stage is read out
-    const bool more = tile + 1 < end;
-    const auto next = gather.source(more ? tile + 1 : tile, next_slot, chunk);
-    const uint32_t next_to = load_to + (stage ^ kTileBytes);
-    if (tile + 2 < end) next_slot = gather.slot(tile + 2);
+    if (tile + 1 < end) {
+      gather.load(tile + 1, next_slot, base + (stage ^ kTileBytes), chunk);
+      if (tile + 2 < end) next_slot = gather.slot(tile + 2);
+    }
     uint32_t seen = ~0u;
     if ((tile + 1) * kTileRows > request.prefix)
       seen = visible_bits<kTiles>(p, request, request_index, tile * kTileRows + own_key,
@@ -256,11 +248,9 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
       for (int ks = 0; ks < 9; ++ks) {
         uint32_t a[4];
         ptx::load_matrix_x4(a, key_from + stage + ks * 128);
-        if (more) ptx::copy16(next_to + 128 * ks, next.from + 128 * ks, next.bytes);
 #pragma unroll
         for (int nt = 0; nt < kTiles; ++nt) ptx::mma<T>(s[nt], a, q[ks][nt][0], q[ks][nt][1]);
       }
-      ptx::copy_commit();
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         exchange_write<kTiles>(exchange + ((mt * 4 + kq) * 4 + c) * 32 * kTiles, lane, s, c);
