@@ -64,6 +64,7 @@ class Kernel:
         self._compare_bytes = getattr(self.ops, "compare_workspace_bytes", lambda rows, like: 0)
         self._nsplit = settings.nsplit or 0
         self._max_ulp, self._mean_abs = settings.max_ulp, settings.mean_abs
+        self._needed: dict[tuple[object, ...], int] = {}
         self._workspaces: dict[object, list[object]] = {}
         self._scratch: dict[tuple[object, ...], object] = {}
         self.accumulator = Accumulator(torch)
@@ -91,9 +92,11 @@ class Kernel:
     def _bytes(self, bound: dict[str, object]) -> int:
         """Workspace that verify() and compare() need for this call."""
         q = bound["q_extend"]
-        batch, drafts = bound["qo_indptr"].shape[0] - 1, bound["max_len_extend"]
-        attention = self.ops.verify_attn_workspace_bytes(batch, drafts, q.shape[1], q, self._nsplit)
-        return max(attention, self._compare_bytes(q.shape[0], q))
+        key = bound["qo_indptr"].shape[0] - 1, bound["max_len_extend"], q.shape[1], q.device
+        if key not in self._needed:
+            attention = self.ops.verify_attn_workspace_bytes(*key[:3], q, self._nsplit)
+            self._needed[key] = max(attention, self._compare_bytes(q.shape[0], q))
+        return self._needed[key]
 
     def reserve(self, bound: dict[str, object], capturing: bool) -> bool:
         """Makes what a call needs; inside a capture nothing is made, and False says that something is missing."""

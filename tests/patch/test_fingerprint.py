@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SITE, Rig, light_engine
+from patch_rig import SITE, Rig, light_engine
 from kdtree_patch import fingerprint, probe
 
 PACKAGE = Path(fingerprint.find_package())

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from conftest import HERE, Rig
+from patch_rig import HERE, Rig
 from kdtree_patch import stats_format as f
 
 CODE = f"""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SITE, Rig
+from patch_rig import SITE, Rig
 
 LIST = "import sys, json; print(json.dumps(sorted(m for m in sys.modules if m.startswith('kdtree'))))"
 

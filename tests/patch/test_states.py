@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import HERE, LIGHT, SITE, LightRig, light_engine
+from patch_rig import HERE, LIGHT, SITE, LightRig, light_engine
 from kdtree_patch import stats_format as f
 from kdtree_patch.control import pack_control
 from kdtree_patch.env import environment_digest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import HERE
+from patch_rig import HERE
 from kdtree_patch import control, stats
 from kdtree_patch import stats_format as f
 
