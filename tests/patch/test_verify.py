@@ -188,9 +188,9 @@ os.environ["STAND_IN_FAULT"] = ""
 facts["stats"] = stats()
 """ + SHOW
 
-FAULTS = PREAMBLE + """
+FAULTS = """
 from kdtree_patch.compare import Accumulator
-PATCH.ready(); PATCH.set_mode(f.VALIDATE)
+PATCH.set_mode(f.VALIDATE)
 for fault in ("", "prefix_only", "mask_stride"):
     os.environ["STAND_IN_FAULT"] = fault
     PATCH.kernel.accumulator = Accumulator(torch)
@@ -201,7 +201,7 @@ for fault in ("", "prefix_only", "mask_stride"):
 os.environ["STAND_IN_FAULT"] = "prefix_only"
 PATCH.set_mode(f.ON)
 facts["on_with_fault"] = Scene().error()
-""" + SHOW
+"""
 
 PARTS = PREAMBLE + """
 from sglang.srt.layers.moe.topk import TopKConfig, select_experts
@@ -231,7 +231,7 @@ import sglang.srt.layers.moe.topk as topk
 shared = TopKConfig(top_k=3, num_fused_shared_experts=1)
 topk.capture_routed_experts_if_allowed(shared, 1, torch.tensor([[6, 7, 8]] * 2))
 facts["stats"] = stats()
-""" + SHOW
+"""
 
 
 def ask(rig: Rig, code: str, **changes: str | None) -> dict:
@@ -251,8 +251,8 @@ def backs(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return ask(Rig(tmp_path_factory.mktemp("faults")), FAULTS)
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return ask(Rig(tmp_path_factory.mktemp("parts")), PARTS + FAULTS + SHOW)
 
 
 @pytest.mark.parametrize("case", ["tree 5", "tree 33", "causal 5", "causal 33"])
@@ -323,24 +323,23 @@ def test_every_reason_of_the_format_is_provoked_somewhere() -> None:
     assert set(REASONS.values()) | only_in_graphs | {f.BACK_NOT_VERIFY} == set(range(len(f.BACK_NAMES)))
 
 
-def test_validate_catches_the_planted_faults_with_numbers(faults: dict) -> None:
-    error, compares, mismatches, max_abs, max_ulp, mean, layer = faults["none"]
+def test_validate_catches_the_planted_faults_with_numbers(parts: dict) -> None:
+    error, compares, mismatches, max_abs, max_ulp, mean, layer = parts["none"]
     assert (compares, mismatches) == (1, 0) and max_ulp <= 4 and mean <= 5e-4 and error < 2e-3
     for fault in ("prefix_only", "mask_stride"):
-        error, compares, mismatches, max_abs, max_ulp, mean, layer = faults[fault]
+        error, compares, mismatches, max_abs, max_ulp, mean, layer = parts[fault]
         assert error < 2e-3, "validate returns the engine's answer"
         assert (compares, mismatches, layer) == (1, 1, 0), fault
         assert max_ulp > 100 and max_abs > 0.05 and mean > 5e-4, fault
-    assert faults["on_with_fault"] > 0.05, "the fault is real: on would have shown it"
+    assert parts["on_with_fault"] > 0.05, "the fault is real: on would have shown it"
 
 
-def test_sglangs_own_allocator_router_and_ranks(tmp_path_factory: pytest.TempPathFactory) -> None:
-    facts = ask(Rig(tmp_path_factory.mktemp("parts")), PARTS)
-    assert facts["ranks_before"]["tp_rank"] == -1, "no group is up: nothing is guessed"
-    assert facts["state_after_allocator"] == f.ACTIVE
-    assert facts["sorted"] == [True, True, 1]
-    assert facts["ids"] == [[0, 1]] * 3
-    found = facts["stats"]
+def test_sglangs_own_allocator_router_and_ranks(parts: dict) -> None:
+    assert parts["ranks_before"]["tp_rank"] == -1, "no group is up: nothing is guessed"
+    assert parts["state_after_allocator"] == f.ACTIVE
+    assert parts["sorted"] == [True, True, 1]
+    assert parts["ids"] == [[0, 1]] * 3
+    found = parts["stats"]
     assert [found[n] for n in ("tp_rank", "tp_size", "moe_ep_rank", "moe_ep_size")] == [1, 2, 1, 2]
     assert [found[n] for n in ("moe_layers", "moe_experts", "moe_top_k", "moe_first_layer")] == [2, 8, 2, 1]
     assert (found["moe_steps"], found["moe_tokens"]) == (3, 3 + 3 + 2)
