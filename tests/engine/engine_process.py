@@ -25,15 +25,15 @@ from kdtree_patch.control import pack_control  # noqa: E402
 from kdtree_patch.stats import StatsError, read_stats  # noqa: E402
 
 
-def wait_for(what: str, probe: Callable[[], object], seconds: float) -> object:
-    """Polls until `probe()` is true and returns its value; AssertionError names `what` at the deadline."""
+def wait_for(what: str | Callable[[], str], probe: Callable[[], object], seconds: float) -> object:
+    """Polls until `probe()` is true and returns its value; AssertionError says `what` at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
         value = probe()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.05)
 
 
@@ -78,14 +78,21 @@ class Release:
         fresh.rename(self.control)
         return self._generation
 
+    @staticmethod
+    def _read(path: Path) -> dict | None:
+        for _ in range(20):  # a writer that lost the processor in the middle
+            with contextlib.suppress(StatsError, FileNotFoundError):
+                return read_stats(str(path))
+            time.sleep(0.01)
+        return None
+
     def ranks(self) -> dict[int, dict]:
         """Rank -> what its stats file says; files of processes that have ended are left out."""
         found = {}
         for path in self.stats.glob("*.stats"):
-            with contextlib.suppress(StatsError, FileNotFoundError):
-                values = read_stats(str(path))
-                if os.path.exists(f"/proc/{values['pid']}") and values["tp_rank"] >= 0:
-                    found[values["tp_rank"]] = values
+            values = self._read(path)
+            if values and os.path.exists(f"/proc/{values['pid']}") and values["tp_rank"] >= 0:
+                found[values["tp_rank"]] = values
         return found
 
 

@@ -157,8 +157,10 @@ def settled(release: Release, ranks: int, generation: int, more=lambda rank: Tru
         ready = [r for r in found.values() if r["patch_state"] == 1 and r["control_generation"] == generation and more(r)]
         return found if len(ready) == ranks else None
 
-    return wait_for(f"{ranks} ranks settle: {[(r['reason'], r['control_generation']) for r in release.ranks().values()]}",
-                    look, 60)
+    def why() -> str:
+        return f"{ranks} ranks settle: {[(r['reason'], r['control_generation']) for r in release.ranks().values()]}"
+
+    return wait_for(why, look, 60)
 
 
 def test_eight_real_ranks_follow_the_mode(tmp_path, light_release):

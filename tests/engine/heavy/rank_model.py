@@ -141,7 +141,7 @@ class RankModel:
         backend, dtype = self._sglang.backend, self._sglang.dtype
         with self._faults:
             backend.init_forward_metadata(batch)
-            hidden = self._embedding[self._tensor(tokens)] + self._position[batch.positions]
+            hidden = embedded = self._embedding[self._tensor(tokens)] + self._position[batch.positions]
             for layer in self._layers:
                 i, normed = layer.layer_id, torch.nn.functional.rms_norm(hidden, (_HIDDEN,))
                 k = (normed @ self._to_k[i]).to(dtype).view(-1, 1, LATENT + ROPE)
@@ -149,12 +149,13 @@ class RankModel:
                 out = backend.forward(q, k, k[..., :LATENT], layer, batch)
                 hidden = hidden + out.float() @ self._from_o[i]
                 if i > 0:
-                    hidden = hidden + self._moe(i, hidden)
+                    hidden = hidden + self._moe(i, embedded)
             logits = torch.nn.functional.rms_norm(hidden, (_HIDDEN,)) @ self._to_logits
         return logits.argmax(-1)
 
-    def _moe(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """SGLang's routing; an expert is one vector."""
-        normed = torch.nn.functional.rms_norm(hidden, (_HIDDEN,))
+    def _moe(self, layer: int, embedded: torch.Tensor) -> torch.Tensor:
+        """SGLang's routing, of the token's embedding: without an all-reduce that is what all ranks agree on. An expert
+        is one vector."""
+        normed = torch.nn.functional.rms_norm(embedded, (_HIDDEN,))
         routed = self._topk[layer](normed, normed @ self._router[layer])
         return (routed.topk_weights.unsqueeze(-1) * self._experts[layer][routed.topk_ids.long()]).sum(1)

@@ -27,7 +27,7 @@ from light import kernel_faults
 
 logger = logging.getLogger("test_engine.light")
 
-_CONTEXT, _SLOTS, _TOP_K = 512, 1023, 8
+_CONTEXT, _SLOTS, _TOP_K, _ROUTES = 512, 1023, 8, 64
 
 
 def make_model(flags: Flags, rank: int, rendezvous: int, faults: Faults) -> "LightModel":
@@ -55,7 +55,7 @@ class LightModel:
         self._topk = topk.TopKConfig(top_k=_TOP_K, renormalize=True, scoring_func="sigmoid")
         chance = random.Random(17)
         self._embedding = [[chance.uniform(-1, 1) for _ in range(VALUES)] for _ in range(VOCABULARY)]
-        self._popularity = [chance.paretovariate(2) for _ in range(2 * flags.experts)]
+        self._popularity = [chance.paretovariate(2) for _ in range(flags.experts + _ROUTES)]
 
     def make_cache(self) -> None:
         flags, rank = self._flags, self._rank
@@ -91,7 +91,7 @@ class LightModel:
         self._append(request, slots)
         batch = ForwardBatch(ForwardMode.EXTEND, 1, torch.tensor([row]), torch.tensor([len(tokens)]), slots,
                              extend_prefix_lens=[0])
-        return self._forward(batch, tokens)[-1]
+        return self._forward(batch, tokens, list(range(len(tokens))))[-1]
 
     def verify(self, requests: list[Request], trees: list[Tree]) -> list[list[int]]:
         count = self._flags.draft_tokens
@@ -106,7 +106,8 @@ class LightModel:
             ForwardMode.TARGET_VERIFY, len(requests), torch.tensor([request.cache.row for request in requests]),
             torch.tensor(lengths), torch.cat(self._pending),
             SimpleNamespace(draft_token_num=count, custom_mask=torch.tensor(mask, dtype=torch.bool)))
-        tokens = self._forward(batch, [token for tree in trees for token in tree.tokens])
+        positions = [length + depth for tree, length in zip(trees, lengths) for depth in tree.depths()]
+        tokens = self._forward(batch, [token for tree in trees for token in tree.tokens], positions)
         return [tokens[i * count:(i + 1) * count] for i in range(len(requests))]
 
     def commit(self, requests: list[Request], accepted: list[list[int]]) -> None:
@@ -135,7 +136,7 @@ class LightModel:
         self._rows.req_to_token[cache.row][cache.length:cache.length + len(slots)] = slots
         cache.length += len(slots)
 
-    def _forward(self, batch: ForwardBatch, tokens: list[int]) -> list[int]:
+    def _forward(self, batch: ForwardBatch, tokens: list[int], positions: list[int]) -> list[int]:
         """All layers over `tokens` (flat, requests one after the other) -> the next token after each."""
         heads = self._flags.heads
         self._backend.init_forward_metadata(batch)
@@ -154,14 +155,15 @@ class LightModel:
                 hidden[i] = [0.5 * value + sum(out[i * width + head * 512 + c] for head in range(heads)) / heads
                              for c, value in enumerate(values)]
             if layer.layer_id > 0:
-                self._route(layer.layer_id, hidden)
+                self._route(layer.layer_id, tokens, positions)
         return [int(abs(sum(values)) * 7919) % VOCABULARY for values in hidden]
 
-    def _route(self, layer_id: int, hidden: list[list[float]]) -> None:
-        """The MoE block's routing; its experts do nothing. Some experts are more popular than others."""
+    def _route(self, layer_id: int, tokens: list[int], positions: list[int]) -> None:
+        """The MoE block's routing, by token and position alone: every rank routes alike. Its experts do nothing, and
+        some are more popular than others."""
         experts, flat = self._flags.experts, []
-        for values in hidden:
-            start = int(abs(sum(values)) * 104729) % 16
+        for token, position in zip(tokens, positions):
+            start = (token * 31 + position * 17 + layer_id) % _ROUTES
             flat.extend(self._popularity[start:start + experts])
-        logits = torch.Tensor(flat, (len(hidden), experts), torch.float32)
+        logits = torch.Tensor(flat, (len(tokens), experts), torch.float32)
         topk.select_experts(None, logits, self._topk, layer_id=layer_id)

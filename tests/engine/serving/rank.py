@@ -16,7 +16,7 @@ from serving import process
 from serving.faults import Faults
 from serving.flags import Flags
 from serving.model_port import Model, Request, random_prompt
-from serving.tree import VOCABULARY, accept
+from serving.tree import VOCABULARY, accept, synthetic_answer
 
 logger = logging.getLogger("test_engine.rank")
 
@@ -125,7 +125,7 @@ class _Loop:
         self._running: list[Request] = []
         self._synthetic: list[Request] = []
         self._rest = 1.0 / model.busy_share - 1.0  # idle seconds for each second of synthetic work
-        self._chance = random.Random(rank)
+        self._chance = random.Random(17)  # the same on every rank: all see the same synthetic tokens, as under TP
         self._next_step = time.monotonic()
         self._ready_at = time.monotonic()
         self._last_beat = 0.0
@@ -199,7 +199,8 @@ class _Loop:
         while len(self._synthetic) < size:
             prompt = random_prompt(self._chance, VOCABULARY, _SYNTHETIC_PROMPT)
             request = Request(-1, prompt, 1 << 30, synthetic=True)
-            request.output.append(self._model.prefill(request))
+            self._model.prefill(request)
+            request.output.append(self._chance.randrange(VOCABULARY))
             self._synthetic.append(request)
         return self._chance.sample(self._synthetic, size)
 
@@ -207,6 +208,8 @@ class _Loop:
         """One verify step over `requests`."""
         trees = [request.draft_tree(self._flags.draft_tokens) for request in requests]
         predicted = self._model.verify(requests, trees)
+        if requests[0].synthetic:
+            predicted = [synthetic_answer(tree, self._chance) for tree in trees]
         paths = []
         for request, tree, tokens in zip(requests, trees, predicted):
             path, bonus = accept(tree, tokens)

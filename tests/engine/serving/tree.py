@@ -46,6 +46,15 @@ def draft(root_token: int, size: int, seed: int) -> Tree:
     return Tree(tuple(tokens), tuple(parents))
 
 
+def synthetic_answer(tree: Tree, chance: random.Random) -> list[int]:
+    """What verification of a synthetic request is taken to have said after each node: often a token of the draft."""
+    answer = [chance.randrange(VOCABULARY) for _ in tree.parents]
+    for node, parent in enumerate(tree.parents[1:], 1):
+        if chance.random() < 0.5:
+            answer[parent] = tree.tokens[node]
+    return answer
+
+
 def accept(tree: Tree, predicted: list[int]) -> tuple[list[int], int]:
     """Greedy verification. predicted[i] = the target's token after node i -> (accepted nodes, root first; bonus token)."""
     path = [0]
