@@ -8,9 +8,9 @@ from serving.flags import parse
 from serving.launcher import launch
 
 DESCRIPTION = """kdtree's heavy test engine: SGLang's process model around SGLang 0.5.17's own TritonAttnBackend,
-Triton kernel, MLA KV pool, slot allocator, expert selection and process groups; the model around them is small and made here. On the CPU
-(--device cpu, the default) Triton's interpreter runs the kernel in fp16: about 0.3 s for one layer's verify call.
-Every rank imports SGLang: 9 s of one core and 1.1 GB. 2 ranks unless --tp says otherwise; 4 need 5 GB and a minute."""
+Triton kernel, MLA KV pool, slot allocator, expert selection and process groups; the model around them is small and
+made here. On the CPU (--device cpu, the default) Triton's interpreter runs the kernel in fp16: about 0.3 s for one
+layer's verify call. Every rank imports SGLang: 9 s of one core and 1.1 GB. 2 ranks unless --tp says otherwise; 4 need 5 GB and a minute."""
 
 
 def main(argv: list[str]) -> int:

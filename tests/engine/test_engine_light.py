@@ -109,6 +109,18 @@ def test_a_stop_while_loading_leaves_nothing(tmp_path):
         wait_for("all children are gone", lambda: gone(children), 10)
 
 
+@pytest.mark.parametrize("fault", ["", "slow_start:600"])
+def test_a_stop_of_all_processes_at_once_is_orderly(tmp_path, fault):
+    """As systemd stops a unit: SIGTERM for the launcher and for every child in the same moment."""
+    with start(light("--tp", "4"), tmp_path / "log", {"TEST_ENGINE_FAULT": fault}) as engine:
+        if fault:
+            wait_for("the ranks load", lambda: engine.log.count("Load weight begin") == 4, START)
+        else:
+            engine.wait_healthy(START)
+        os.killpg(engine.process.pid, signal.SIGTERM)
+        assert engine.wait_exit(30) == 0
+
+
 def test_a_conditional_fault_follows_the_environment(tmp_path):
     fault = {"TEST_ENGINE_FAULT": "crash_load@MARK=on"}
     with start(light("--tp", "1"), tmp_path / "off", {**fault, "MARK": "off"}) as engine:

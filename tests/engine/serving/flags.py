@@ -103,5 +103,6 @@ def parse(argv: list[str], description: str, default_ranks: int, default_heads: 
         parser.error(f"argument --speculative-num-draft-tokens: {given.draft_tokens} is not between 1 and 128")
     names = {field.name for field in dataclasses.fields(Flags)}
     values = {name: value for name, value in vars(given).items() if name in names}
-    values.update(ranks=ranks, heads=given.heads or default_heads, cuda_graph=not given.disable_cuda_graph, graph_batches=tuple(given.graph_batches))
+    values.update(ranks=ranks, heads=given.heads or default_heads, cuda_graph=not given.disable_cuda_graph,
+                  graph_batches=tuple(given.graph_batches))
     return Flags(**values)

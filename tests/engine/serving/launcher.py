@@ -197,8 +197,9 @@ def launch(flavour: str, flags: Flags) -> int:
     try:
         _wait_ready(ranks, stop)
     except RuntimeError as error:
-        logger.error("%s", error)
-        kill_tree(signal.SIGQUIT, None)
+        if not stop.wait(0.3):  # systemd ends ranks and launcher at the same moment
+            logger.error("%s", error)
+            kill_tree(signal.SIGQUIT, None)
     if not stop.is_set():
         threading.Thread(target=_watch, args=(children, faults, stop), name="subprocess-watchdog", daemon=True).start()
         server = make_server(engine)
@@ -248,7 +249,7 @@ def _watch(children: list, faults: Faults, stop: threading.Event) -> None:
         for number, child in enumerate(children):
             if child.is_alive() or child.exitcode == 0:
                 continue
-            if stop.wait(0.3):  # systemd ends ranks and launcher at the same moment
+            if stop.wait(0.3):
                 return
             name = f"scheduler_{number}" if number < len(children) - 1 else "detokenizer"
             logger.error("Subprocess %s (pid=%d) crashed with exit code %d. Triggering SIGQUIT for cleanup...",
