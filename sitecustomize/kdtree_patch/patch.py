@@ -10,31 +10,25 @@ import logging
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable
 
 from . import stats_format as f
 from .control import ControlError, ControlFollower
+from .counters import Counters
 from .env import Settings, SettingsError, environment_digest, read_settings, stats_dir
 from .fingerprint import Engine, examine, find_package
 from .rank import Ranks, device_facts, read_ranks
-from .stats import Section, StatsWriter
+from .report import report
+from .stats import StatsWriter
 
-_LOOK_S, _PUBLISH_S, _IDLE_S, _CONTIGUITY_S = 0.02, 0.2, 1.0, 1.0
+_LOOK_S, _PUBLISH_S, _IDLE_S = 0.02, 0.2, 1.0
 _MAX_ERRORS = 3
 _NOT_ARMED = "no attention backend was made in this process (yet)"
 _log = logging.getLogger("kdtree")
 
 
-class Counters:
-    """What the host counts, verify calls of one layer each. Written by the engine's thread only."""
-
-    def __init__(self) -> None:
-        self.calls_kernel = 0
-        self.calls_engine = 0
-        self.handed_back = [0] * f.MAX_REASONS
-        self.kv_pairs = 0
-        self.kv_contiguous_pairs = 0
+def _line(text: str) -> str:
+    """The first line of an error's text: torch appends stack traces."""
+    return text.strip().split("\n", 1)[0].strip()
 
 
 class Patch:
@@ -48,20 +42,19 @@ class Patch:
         self.counters = Counters()
         self.kernel = None  # kernel.Kernel once armed
         self.moe = None  # moe.Observer once its module was patched
-        self.graphs = None  # graphs.Graphs once a graph was captured
+        self.graphs = None  # graphs.Graphs once armed
         self.sort_state = -1
         self._reason = _NOT_ARMED
         self._control_reason = ""
         self._error_reason = ""
-        self._generation = 0
+        self.generation = 0
         self._errors_in_a_row = 0
-        self._ranks = Ranks()
-        self._device = ("", "")
-        self._graphs_state = -1
-        self._contiguity_due = 0.0
+        self.ranks = Ranks()
+        self.device = ("", "")
+        self.graphs_state = -1
         self._started = False
         self._writer: StatsWriter | None = None
-        self._digest = ""
+        self.digest = ""
         self._follower: ControlFollower | None = None
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -74,7 +67,7 @@ class Patch:
             if self._started:
                 return
             self._started = True
-            self._digest = environment_digest(os.environ)
+            self.digest = environment_digest(os.environ)
             try:
                 self._writer = StatsWriter(stats_dir(os.environ))
             except Exception as error:
@@ -90,7 +83,10 @@ class Patch:
                 self.refuse(f"can't tell which engine this is: {error!r}")
             os.register_at_fork(after_in_child=self._after_fork)
             atexit.register(self._at_exit)
-            self._publish()
+            try:
+                self._publish()
+            except Exception as error:
+                self.refuse(f"can't write the stats file, and nothing is patched unseen: {error}")
             threading.Thread(target=self._run, name="kdtree", daemon=True).start()
 
     def _identify(self) -> None:
@@ -142,24 +138,21 @@ class Patch:
         known = read_ranks(model_runner)
         for name, value in vars(known).items():
             if value not in (-1, ""):
-                setattr(self._ranks, name, value)
-        if self._ranks.device:
-            self.see_device(self._ranks.device, self._ranks.gpu)
+                setattr(self.ranks, name, value)
+        if self.ranks.device:
+            self.see_device(self.ranks.device, self.ranks.gpu)
 
     def see_device(self, device: str, index: int) -> None:
         """The device that the verify calls run on. Never raises."""
-        if not self._device[1]:
+        if not self.device[1]:
             try:
-                self._device = device_facts(device, index)
+                self.device = device_facts(device, index)
             except Exception:
-                self._device = ("", device)
-
-    @property
-    def ranks(self) -> Ranks:
-        return self._ranks
+                self.device = ("", device)
 
     def refuse(self, reason: str) -> None:
         """Stands aside for good: every wrapped function calls the original from now on. One log line a process."""
+        reason = _line(reason)
         with self._lock:
             if self.state == f.REFUSED:
                 return
@@ -193,7 +186,7 @@ class Patch:
         with self._lock:  # never over a refusal
             if self.state != f.REFUSED:
                 self._control_reason = ""
-                self._generation = control.generation
+                self.generation = control.generation
                 self.set_mode(control.mode)
 
     # counting
@@ -206,15 +199,23 @@ class Patch:
 
     def kernel_failed(self, error: Exception) -> None:
         """A kernel call raised; after three in a row the patch stands aside."""
-        self.counters.handed_back[f.BACK_ERROR] += 1
-        self._errors_in_a_row += 1
-        self._error_reason = f"kernel: {error}"
-        if self._errors_in_a_row >= _MAX_ERRORS:
-            self.refuse(f"kernel failed {_MAX_ERRORS} times in a row: {error}")
+        self._failed("kernel", _line(str(error)))
 
     def failed(self, error: Exception) -> None:
-        """Our own code raised outside the kernel: as above, for the engine's call goes on as if we were not there."""
-        self.kernel_failed(error)
+        """Our own code raised: counted in the same way."""
+        self._failed("patch", _line(repr(error)))
+
+    def _failed(self, what: str, said: str) -> None:
+        self.counters.handed_back[f.BACK_ERROR] += 1
+        self._errors_in_a_row += 1
+        self._error_reason = f"{what}: {said}"
+        if self._errors_in_a_row >= _MAX_ERRORS:
+            self.refuse(f"{what} failed {_MAX_ERRORS} times in a row: {said}")
+
+    @property
+    def reason(self) -> str:
+        """Why refused or passive, else what is wrong with the control file, else the last error; "" = all is well."""
+        return self._reason or self._control_reason or self._error_reason
 
     def observer_failed(self, error: Exception) -> None:
         """The MoE observer raised: it is put aside, the verify path goes on."""
@@ -226,60 +227,20 @@ class Patch:
         device = bound["q_extend"].device
         self.see_device(device.type, getattr(device, "index", None) or 0)
         self.see_graphs(False)
-        self.see_contiguity(bound)
-
-    def see_contiguity(self, bound: dict[str, object]) -> None:
-        """Looks once a second at how many neighbouring KV slots follow each other; on the CPU alone: reading a GPU's
-        indices would make the host wait."""
-        now = time.monotonic()
-        if bound["kv_indices"].device.type != "cpu" or now < self._contiguity_due:
-            return
-        self._contiguity_due = now + _CONTIGUITY_S
-        bounds = bound["kv_indptr"].tolist()
-        for start, end in zip(bounds, bounds[1:]):
-            slots = bound["kv_indices"][start:end].tolist()
-            self.counters.kv_pairs += max(len(slots) - 1, 0)
-            self.counters.kv_contiguous_pairs += sum(b - a == 1 for a, b in zip(slots, slots[1:]))
+        self.counters.see_slots(bound["kv_indptr"], bound["kv_indices"])
 
     def see_graphs(self, captured: bool) -> None:
-        if captured or self._graphs_state < 0:
-            self._graphs_state = 1 if captured else 0
+        if captured or self.graphs_state < 0:
+            self.graphs_state = 1 if captured else 0
 
     # reporting
-
-    def _values(self) -> tuple[dict[str, object], dict[int, int], list[Section]]:
-        c, kernel, engine = self.counters, self.kernel, self.engine
-        values: dict[str, object] = {
-            "tp_rank": self._ranks.tp_rank, "tp_size": self._ranks.tp_size, "moe_ep_rank": self._ranks.moe_ep_rank,
-            "moe_ep_size": self._ranks.moe_ep_size, "device_uuid": self._device[0], "device_name": self._device[1],
-            "environment_sha256": self._digest, "patch_state": self.state, "mode": self.mode,
-            "control_generation": self._generation, "sort_state": self.sort_state, "graphs": self._graphs_state,
-            "calls_kernel": c.calls_kernel, "calls_engine": c.calls_engine, "handed_back": list(c.handed_back),
-            "kv_pairs": c.kv_pairs, "kv_contiguous_pairs": c.kv_contiguous_pairs,
-            "reason": self._reason or self._control_reason or self._error_reason}
-        if engine is not None:
-            values.update(engine_version=engine.version, engine_fingerprint=engine.fingerprint)
-        batches: dict[int, int] = {}
-        if kernel is not None:
-            values.update(release_id=kernel.release_id, torch_version=kernel.torch_version,
-                          library_sha256=kernel.library_sha256)
-            compared, batches = kernel.accumulator.read()
-            values.update(compared)
-        if self.graphs is not None:
-            self.graphs.add_counts(values)
-        sections: list[Section] = []
-        if self.moe is not None:
-            moe_values, sections = self.moe.read()
-            values.update(moe_values)
-        return values, batches, sections
 
     def _publish(self) -> None:
         with self._lock:
             if self._writer is not None:
-                self._writer.publish(*self._values())
+                self._writer.publish(*report(self))
 
     def _run(self) -> None:
-        publish: Callable[[], None] = self._publish
         pid, waited = os.getpid(), 0.0
         while os.getpid() == pid:
             armed = self.state == f.ACTIVE
@@ -294,7 +255,7 @@ class Patch:
                     self.graphs.refresh()
                 if woken or self.mode != before or waited >= (_PUBLISH_S if armed else _IDLE_S):
                     waited = 0.0
-                    publish()
+                    self._publish()
             except Exception as error:  # a full disk, say: the engine goes on, the next turn tries again
                 self._error_reason = f"stats: {error}"
 
