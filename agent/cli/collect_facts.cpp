@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kAgentUnit = "kdtree-agent.service";
+constexpr const char* kRecoverUnit = "kdtree-recover.service";
 
 Result<TextFile> read_text(const Root& root, const std::string& path) {
   // systemd follows links of unit files; so do we, and then read the file itself.
@@ -153,6 +154,9 @@ Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth d
   if (agent.exists() && !agent.fragment_path.empty())
     if (auto file = read_text(context.root, agent.fragment_path))
       facts.agent_unit = std::move(*file);
+  KDTREE_TRY_ASSIGN(auto recover, services->unit(kRecoverUnit));
+  facts.recover_unit = recover.exists();
+  facts.recover_enabled = recover.unit_file_state == "enabled";
   if (depth == FactsDepth::building) KDTREE_TRY(collect_for_building(context, config, facts));
   for (const auto& path : planned_paths(config)) {
     KDTREE_TRY_ASSIGN(facts.files[path], read_image(context.root(path)));

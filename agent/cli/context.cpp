@@ -13,12 +13,12 @@ Result<const Config*> Context::config() {
   return &*config_;
 }
 
-Result<ServiceManager*> Context::services() {
+Result<ServiceManager*> Context::services(BusRoute route) {
   if (!services_) {
     if (!root.is_host())
       return fail(ExitCode::refused, "no systemd under the root " + root.prefix().string(),
                   "--root moves files only; run this on the host itself");
-    KDTREE_TRY_ASSIGN(services_, connect_to_systemd());
+    KDTREE_TRY_ASSIGN(services_, connect_to_systemd(route));
   }
   return services_.get();
 }

@@ -28,7 +28,7 @@ class Context {
   Result<const Config*> config();
   // The running systemd. `--root` moves files only: under another root there is no systemd to talk
   // to, and this is an error that says so.
-  Result<ServiceManager*> services();
+  Result<ServiceManager*> services(BusRoute route = BusRoute::normal);
   // Refuses (ExitCode::refused) unless run by root or under another root than "/".
   Status need_root(const std::string& verb) const;
 

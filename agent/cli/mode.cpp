@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "agent/cli/change.h"
-#include "agent/cli/collect_facts.h"
+#include "agent/cli/change_plans.h"
 #include "agent/cli/deployed.h"
 #include "agent/cli/verbs.h"
 #include "agent/gate/verdict.h"
@@ -21,15 +21,6 @@ struct Options {
   bool force = false;
   ChangeOptions change;
 };
-
-// Ranks that follow the control file: active, of this release.
-int armed_for(const RankSet& set, const std::string& release) {
-  int armed = 0;
-  for (const auto& view : set.ranks)
-    armed += view.stats && view.stats->patch_state == PatchState::active &&
-             view.stats->release_id == release;
-  return armed;
-}
 
 int in_mode(const RankSet& set, const Deployed& wanted) {
   int right = 0;
@@ -104,28 +95,17 @@ Result<bool> need_verdict(Context& context, const Config& config, const State& s
           : "let the engine serve in mode validate until kdtreectl verdict says clean");
 }
 
-Result<Wish> make_wish(Context& context, const Config& config, const State& state, Mode mode,
-                       const Options& options) {
-  Wish wish;
-  wish.verb = Verb::mode;
-  wish.target = {state.current.release, mode, options.cold};
+// Whether the operator's --force was needed to get there. Errors: refused: `on` without proof or
+// verdict.
+Result<bool> permit(Context& context, const Config& config, const Deployed& target,
+                    const Options& options) {
+  KDTREE_TRY_ASSIGN(auto state, need_deployed(context));
+  if (target.mode != Mode::on || target == state.current) return false;
+  KDTREE_TRY_ASSIGN(auto manifest,
+                    read_manifest(release_folder(context.root, state.current.release)));
+  KDTREE_TRY(need_proof(config, manifest));
   KDTREE_TRY_ASSIGN(auto set, read_ranks(context.root, config.engine.ranks));
-  const bool is_new = !(wish.target == state.current);
-  if (mode == Mode::on && is_new) {
-    KDTREE_TRY_ASSIGN(auto manifest,
-                      read_manifest(release_folder(context.root, state.current.release)));
-    KDTREE_TRY(need_proof(config, manifest));
-    KDTREE_TRY_ASSIGN(wish.forced, need_verdict(context, config, state, set, options.force));
-  }
-  const int armed = armed_for(set, state.current.release);
-  if (options.cold) {
-    wish.restart = is_new;
-  } else if (armed < config.engine.ranks || !set.conflicts.empty()) {
-    wish.restart = true;
-    context.out.note(std::to_string(armed) + " of " + std::to_string(config.engine.ranks) +
-                     " ranks are armed: the engine has to be restarted");
-  }
-  return wish;
+  return need_verdict(context, config, state, set, options.force);
 }
 
 Result<ExitCode> switch_mode(Context& context, const Options& options) {
@@ -139,9 +119,16 @@ Result<ExitCode> switch_mode(Context& context, const Options& options) {
   }
   KDTREE_TRY_ASSIGN(auto config, context.config());
   KDTREE_TRY_ASSIGN(auto state, need_deployed(context));
-  KDTREE_TRY_ASSIGN(auto wish, make_wish(context, *config, state, *mode, options));
-  KDTREE_TRY_ASSIGN(auto facts, collect_facts(context, *config, FactsDepth::switching));
-  KDTREE_TRY_ASSIGN(auto plan, make_plan(facts, *config, wish));
+  const Deployed target{state.current.release, *mode, options.cold};
+  KDTREE_TRY_ASSIGN(const bool forced, permit(context, *config, target, options));
+  KDTREE_TRY_ASSIGN(auto plan, plan_mode(context, *config, *mode, options.cold));
+  plan.forced = forced;
+  if (plan.restarts_engine && !options.cold && !state.current.cold) {
+    KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, *config, state.current.release));
+    context.out.note(armed ? "the command line of mode " + options.mode +
+                                 " is another one: the engine has to be restarted"
+                           : "not every rank is armed: the engine has to be restarted");
+  }
   return carry_out(context, *config, plan, options.change);
 }
 

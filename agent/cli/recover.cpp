@@ -19,7 +19,7 @@ Result<ExitCode> run_recover(Context& context, bool boot) {
   InterruptGuard guard;
   TransactionPorts ports;
   if (boot) {
-    if (auto services = context.services()) ports.services = *services;
+    if (auto services = context.services(BusRoute::direct)) ports.services = *services;
     ports.argv = context.argv;
     ports.say = [&context](const std::string& text) { context.out.note(text); };
   } else {

@@ -16,6 +16,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCallDeadline{25'000};
+constexpr const char* kPrivateSocket = "unix:path=/run/systemd/private";
 constexpr milliseconds kReread{1'000};
 
 std::string seconds_text(milliseconds span) {
@@ -43,8 +44,8 @@ std::string bus::BusError::text(int r) const {
   return text;
 }
 
-Result<std::unique_ptr<ServiceManager>> connect_to_systemd() {
-  auto manager = std::make_unique<SdBusManager>();
+Result<std::unique_ptr<ServiceManager>> connect_to_systemd(BusRoute route) {
+  auto manager = std::make_unique<SdBusManager>(route == BusRoute::direct ? kPrivateSocket : "");
   KDTREE_TRY(manager->connect());
   return std::unique_ptr<ServiceManager>(std::move(manager));
 }
@@ -56,8 +57,7 @@ Result<bus::Connection> SdBusManager::open() const {
   if (address.empty()) {
     r = sd_bus_open_system(&raw);
     if (r >= 0) return bus::Connection(raw);
-    if (geteuid() == 0 && access("/run/systemd/private", F_OK) == 0)
-      address = "unix:path=/run/systemd/private";
+    if (geteuid() == 0 && access("/run/systemd/private", F_OK) == 0) address = kPrivateSocket;
   }
   if (!address.empty()) {
     r = sd_bus_new(&raw);

@@ -56,8 +56,12 @@ class ServiceManager {
   virtual Status disable(const std::string& name) = 0;
 };
 
-// Connects to the host's systemd over the system bus, or over its private socket where root finds
-// no bus.
-Result<std::unique_ptr<ServiceManager>> connect_to_systemd();
+enum class BusRoute {
+  normal,  // the system bus, or systemd's private socket where root finds no bus
+  direct,  // the private socket: early at boot, when the bus may wait for what waits for us
+};
+
+// Connects to the host's systemd.
+Result<std::unique_ptr<ServiceManager>> connect_to_systemd(BusRoute route = BusRoute::normal);
 
 }  // namespace kdtree
