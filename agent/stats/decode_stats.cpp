@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zlib.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -159,12 +160,21 @@ RankStats decoded(const kdtree_stats_header& header) {
   return stats;
 }
 
+// As a writer makes a file before its first publication: zeros.
+bool is_fresh(std::span<const std::byte> image) {
+  constexpr std::size_t kUntil = offsetof(kdtree_stats_header, pid);
+  return image.size() >= sizeof(kdtree_stats_header) &&
+         std::all_of(image.begin(), image.begin() + kUntil,
+                     [](std::byte byte) { return byte == std::byte{0}; });
+}
+
 }  // namespace
 
 StatsFile decode_stats(std::span<const std::byte> image) {
   kdtree_stats_header header;
   if (image.size() > KDTREE_STATS_MAX_BYTES)
     return bad(StatsOutcome::too_large, "larger than 16 MiB");
+  if (is_fresh(image)) return bad(StatsOutcome::torn, "nothing was published yet");
   if (image.size() >= sizeof header.magic &&
       std::memcmp(image.data(), KDTREE_STATS_MAGIC, sizeof header.magic) != 0)
     return bad(StatsOutcome::foreign, "does not begin with " KDTREE_STATS_MAGIC);
