@@ -104,3 +104,31 @@ class LightRig(Rig):
 def light_engine() -> object:
     from kdtree_patch.fingerprint import examine
     return examine(str(LIGHT / "lib" / "python3.11" / "site-packages" / "sglang"))
+
+
+# What subprocesses that drive SGLang's own class begin and end with; in between they fill `facts`.
+PREAMBLE = f"""
+import json, os, sys, time
+sys.path.insert(0, {str(HERE)!r})
+from types import SimpleNamespace
+import torch
+from real_class import Scene, ForwardMode
+from kdtree_patch import stats_format as f
+from kdtree_patch.patch import PATCH
+from kdtree_patch.stats import read_stats
+
+def stats():
+    PATCH._publish()
+    found = read_stats(PATCH._writer.path)
+    found["batches"] = sorted(found["batches"].items())
+    return found
+
+facts = {{}}
+"""
+SHOW = "\nprint(json.dumps(facts))\n"
+
+
+def ask(rig: Rig, code: str, **changes: str | None) -> dict:
+    done = rig.run(code, **changes)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])

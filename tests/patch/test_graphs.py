@@ -3,46 +3,40 @@
 
 There is no graph here: a call that the patch takes for a capture runs at once, gate, both kernels and compare, which is
 what a replay does on a GPU. That a GPU really replays it is for a machine with one to show."""
-import json
-
 import pytest
 
-from patch_rig import HERE, Rig
+from patch_rig import PREAMBLE, SHOW, Rig, ask
 from kdtree_patch import stats_format as f
 
-CODE = f"""
-import json, os, sys, types
-sys.path.insert(0, {str(HERE)!r})
-import torch
-from real_class import Scene
+# Needs `facts`, and torch, Scene, PATCH, f, json, os, sys imported. step() runs two layers of one verify step.
+SETUP = """
 import kdtree_kernel
-from kdtree_patch import stats_format as f
-from kdtree_patch.patch import PATCH
-from kdtree_patch.stats import read_stats
-
 import sglang.srt.model_executor.runner_utils.capture_mode as capture_mode
 PATCH.ready()
-graphs, facts = PATCH.graphs, {{}}
+graphs = PATCH.graphs
 capturing = False
 graphs._capturing = lambda q: capturing
 facts["wanted_on_cpu"] = graphs.wanted(torch.zeros(1))
 graphs.wanted = lambda q: True  # q is on the CPU: as if it were a GPU's
-
-def counts():
-    PATCH._publish()
-    found = read_stats(PATCH._writer.path)
-    return {{name: found[name] for name in ("calls_kernel", "calls_engine", "compares", "mismatches", "graphs", "mode")}} | {{
-        "backs": [i for i in range(32) if found["handed_back"][i]], "state": found["patch_state"]}}
+calls = getattr(kdtree_kernel, "calls", [])
 
 def step(scene):
-    kdtree_kernel.calls.clear()
+    calls.clear()
     scene.batch._attn_output = torch.full((len(scene.q), 2 * 512), float("nan"), dtype=torch.float16)
     errors = []
     for layer in range(2):
         scene.layer.layer_id = layer
         errors.append(scene.error())
-    return [max(errors), list(kdtree_kernel.calls)]
+    return [max(errors), list(calls)]
 
+def counts():
+    PATCH._publish()
+    found = read_stats(PATCH._writer.path)
+    return {name: found[name] for name in ("calls_kernel", "calls_engine", "compares", "mismatches", "graphs", "mode")} | {
+        "backs": [i for i in range(32) if found["handed_back"][i]], "state": found["patch_state"]}
+"""
+
+WALK = """
 scene = Scene()
 capturing = True
 facts["capture_without_warm_up"] = step(scene)
@@ -57,12 +51,14 @@ facts["word_in_capture_mode"] = entry.word[:4].tolist()
 capturing = True
 facts["capture"] = step(scene)
 facts["steps_in_capture"] = entry.steps()
-base = entry.steps()
 capture_mode.is_capture_mode = False
 for mode in (f.OFF, f.VALIDATE, f.ON, f.OFF, f.ON):
     PATCH.set_mode(mode)
-    facts[f"replay {{mode}}"] = step(scene)
+    facts[f"replay {mode}"] = step(scene)
 facts["counts"] = counts()
+"""
+
+FAULTS = """
 PATCH.set_mode(f.ON)
 os.environ["STAND_IN_FAULT"] = "prefix_only"
 facts["fault_on"] = step(scene)[0]
@@ -90,16 +86,13 @@ with open(os.environ["KDTREE_CONTROL"], "wb") as file:
     file.write(pack_control(f.ON, 5))
 PATCH._follow()
 facts["words_after_follow"] = [e.word[0].item() for e in graphs._entries.values()]
-print(json.dumps(facts))
 """
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict:
     rig = Rig(tmp_path_factory.mktemp("graphs"))
-    done = rig.run(CODE)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return ask(rig, PREAMBLE + SETUP + WALK + FAULTS + SHOW)
 
 
 def test_cpu_calls_belong_to_no_graph(facts: dict) -> None:

@@ -2,36 +2,15 @@
 """The verify path against SGLang's own TritonAttnBackend and Triton kernel, on the CPU in fp16, with numbers.
 
 Importing SGLang takes seconds and 1.1 GB, so each process answers many questions; the tests read its answers."""
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from patch_rig import HERE, Rig
+from patch_rig import HERE, PREAMBLE, SHOW, Rig, ask
 from kdtree_patch import stats_format as f
 
 ROOT = HERE.parent.parent
-PREAMBLE = f"""
-import json, os, sys, time
-sys.path.insert(0, {str(HERE)!r})
-from types import SimpleNamespace
-import torch
-from real_class import Scene, ForwardMode
-from kdtree_patch import stats_format as f
-from kdtree_patch.patch import PATCH
-from kdtree_patch.stats import read_stats
-
-def stats():
-    PATCH._publish()
-    found = read_stats(PATCH._writer.path)
-    found["batches"] = sorted(found["batches"].items())
-    return found
-
-facts = {{}}
-"""
-SHOW = "\nprint(json.dumps(facts))\n"
-
 MODES = PREAMBLE + """
 for masked in (True, False):
     for drafts in (5, 33):
@@ -71,9 +50,8 @@ PATCH.ready(); PATCH.set_mode(f.ON)
 import dataclasses
 from sglang.srt.layers.radix_attention import AttentionType
 
-def attempt(name, change, same=True):
+def attempt(name, change):
     scene = Scene()
-    want = Scene()
     before = list(PATCH.counters.handed_back), PATCH.counters.calls_kernel
     change(scene)
     seen = []
@@ -163,21 +141,14 @@ attempt("mask_bytes_are_fine", lambda scene: field(
     custom_mask=scene.backend.forward_metadata.custom_mask.to(torch.uint8))(scene))
 attempt("qo_int64_is_fine", lambda scene: field(
     qo_indptr=scene.backend.forward_metadata.qo_indptr.long())(scene))
-def changed(extra):
-    def change(scene):
-        real = scene.backend.extend_attention_fwd
-        def newer(q_extend, k_extend, v_extend, o_extend, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices,
-                  custom_mask, is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=None, logit_cap=0.0,
-                  sliding_window_size=-1, sinks=None, window_kv_offsets=None, xai_temperature_len=-1, page_size=1,
-                  score_mod=None, aux_tensors=None, brand_new=7):
-            newer.calls += 1
-        newer.calls = 0
-        if extra == "passed":
-            scene.backend.extend_attention_fwd = lambda *a, **k: None
-            def through(*a, **k): return swapped(*a, brand_new=8, **k)
-        scene.backend.extend_attention_fwd = newer
-    return change
-attempt("signature_default_is_fine", changed("default"))
+def newer_kernel(scene):
+    def newer(q_extend, k_extend, v_extend, o_extend, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices,
+              custom_mask, is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=None, logit_cap=0.0,
+              sliding_window_size=-1, sinks=None, window_kv_offsets=None, xai_temperature_len=-1, page_size=1,
+              score_mod=None, aux_tensors=None, brand_new=7):
+        raise AssertionError("the engine's kernel was called")
+    scene.backend.extend_attention_fwd = newer
+attempt("signature_default_is_fine", newer_kernel)
 def starred(scene): scene.backend.extend_attention_fwd = lambda *a, **k: None
 attempt("signature", starred)
 attempt("signature_own_way", together(on("backend", use_verify_splitkv=True, verify_splitkv_fwd=lambda *a, **k: True),
@@ -232,12 +203,6 @@ shared = TopKConfig(top_k=3, num_fused_shared_experts=1)
 topk.capture_routed_experts_if_allowed(shared, 1, torch.tensor([[6, 7, 8]] * 2))
 facts["stats"] = stats()
 """
-
-
-def ask(rig: Rig, code: str, **changes: str | None) -> dict:
-    done = rig.run(code, **changes)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +329,10 @@ def real_library(tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 
 def test_the_real_op_under_sglangs_own_class(real_library: Rig) -> None:
-    found = ask(real_library, MODES)
+    import test_graphs
+    found = ask(real_library, MODES.replace(SHOW, test_graphs.SETUP + test_graphs.WALK + SHOW))
+    for name in ("warm_up", "capture", *(f"replay {mode}" for mode in (f.OFF, f.VALIDATE, f.ON))):
+        assert found[name][0] < 2e-3, name
     for case in ("tree 5", "tree 33", "causal 5", "causal 33"):
         for mode in ("off", "validate", "on"):
             error, writes, saved = found[case][mode]
