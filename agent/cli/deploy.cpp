@@ -6,6 +6,7 @@
 #include "agent/cli/change_plans.h"
 #include "agent/cli/engine_python.h"
 #include "agent/cli/verbs.h"
+#include "agent/util/http_get.h"
 #include "agent/util/interrupt.h"
 
 namespace kdtree {
@@ -75,6 +76,16 @@ void describe_build(Context& context, const DeployPlan& deploy) {
   context.out.line(text);
 }
 
+// Going back to an engine that does not serve can't pass the gate either: better said before.
+void note_health(Context& context, const Config& config, const Plan& plan) {
+  if (!plan.engine_was_active) return context.out.note("note: the engine is not running now");
+  const auto answer = http_get(config.engine.health_url, std::chrono::seconds(5));
+  if (answer && answer->status == 200) return;
+  context.out.note("note: the engine is not healthy now (" +
+                   (answer ? "HTTP " + std::to_string(answer->status) : answer.error().what) +
+                   "): if the deploy fails, going back to that will be reported as failed too");
+}
+
 void prune(Context& context) {
   auto state = read_state(context.root);
   if (!state) return;
@@ -99,6 +110,7 @@ Result<ExitCode> run_deploy(Context& context, const Options& options) {
   if (deploy.plan.empty() && deploy.is_built)
     return carry_out(context, *config, deploy.plan, options.change);
 
+  note_health(context, *config, deploy.plan);
   if (options.change.dry_run || !options.change.yes) describe_build(context, deploy);
   if (options.change.dry_run) return carry_out(context, *config, deploy.plan, options.change);
   if (!options.change.yes) {

@@ -46,7 +46,7 @@ void setup_history(CLI::App& app, Context& context) {
                [&context, options] { return run_history(context, *options); });
   verb.add_flag("--json", options->json, "Print it as JSON");
   verb.add_option("-n,--last", options->last, "How many of the last changes")
-      ->check(CLI::PositiveNumber)
+      ->check(quiet(CLI::PositiveNumber))
       ->type_name("COUNT");
 }
 

@@ -12,8 +12,8 @@ namespace kdtree {
 namespace {
 
 constexpr auto kVerbs = {
-    setup_doctor,   setup_plan,    setup_deploy,   setup_mode,      setup_verdict, setup_status,
-    setup_rollback, setup_history, setup_selftest, setup_uninstall, setup_recover,
+    setup_doctor,   setup_plan,    setup_deploy,   setup_mode,    setup_verdict,   setup_status,
+    setup_rollback, setup_history, setup_selftest, setup_heatmap, setup_uninstall, setup_recover,
 };
 
 ExitCode run(int argc, char** argv) {
@@ -24,7 +24,7 @@ ExitCode run(int argc, char** argv) {
   app.add_option_function<std::string>(
          "--root", [&context](const std::string& prefix) { context.root = Root(prefix); },
          "Use the files under this folder instead of /")
-      ->check(CLI::ExistingDirectory)
+      ->check(quiet(CLI::ExistingDirectory))
       ->type_name("DIR");
   for (auto setup : kVerbs) setup(app, context);
   app.add_flag_callback("--man", [&app] { throw ManualCalled(man_page(app)); })->group("");

@@ -58,6 +58,15 @@ constexpr std::array kExamples = {
     Row{"kdtreectl mode off --cold", "Restart the engine without the patch."},
 };
 
+constexpr const char* kSmallestConfiguration = R"({
+  "engine": {
+    "unit": "sglang.service",
+    "python": "/opt/sglang/bin/python3",
+    "health_url": "http://127.0.0.1:30000/health",
+    "ranks": 8
+  }
+})";
+
 // Text for roff: no line is taken for a request, backslashes and dashes are literal.
 std::string roff(std::string_view text) {
   std::string out;
@@ -139,6 +148,9 @@ std::string man_page(CLI::App& app) {
   }
   out << ".SH EXIT STATUS\n";
   add_rows(out, kExitCodes);
+  out << ".SH CONFIGURATION\nThe smallest " << roff(paths::kConfig)
+      << " for an engine that runs under systemd already:\n.PP\n.nf\n"
+      << roff(kSmallestConfiguration) << "\n.fi\n";
   out << ".SH FILES\n";
   add_rows(out, kFiles);
   out << ".SH EXAMPLES\n";

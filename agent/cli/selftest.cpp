@@ -50,7 +50,7 @@ void setup_selftest(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"cuda", "cpu"}))
       ->type_name("DEVICE");
   verb.add_option("--timeout", options->timeout_s, "Seconds it may take")
-      ->check(CLI::PositiveNumber)
+      ->check(quiet(CLI::PositiveNumber))
       ->type_name("SECONDS");
 }
 

@@ -9,8 +9,13 @@ void add_change_options(CLI::App& verb, ChangeOptions& options) {
   verb.add_option("--timeout", options.timeout_s,
                   "Seconds for the engine to become healthy (default: deadlines.healthy_s of the "
                   "configuration)")
-      ->check(CLI::PositiveNumber)
+      ->check(quiet(CLI::PositiveNumber))
       ->type_name("SECONDS");
+}
+
+CLI::Validator quiet(CLI::Validator validator) {
+  validator.description("");
+  return validator;
 }
 
 CLI::App& add_verb(CLI::App& app, Context& context, const std::string& name,

@@ -18,6 +18,9 @@ struct ChangeOptions {
 };
 void add_change_options(CLI::App& verb, ChangeOptions& options);
 
+// `validator` without its name in --help.
+CLI::Validator quiet(CLI::Validator validator);
+
 // Adds a verb whose body runs after parsing; what it returns becomes the exit status.
 CLI::App& add_verb(CLI::App& app, Context& context, const std::string& name,
                    const std::string& summary, std::function<Result<ExitCode>()> body);
