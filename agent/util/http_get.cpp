@@ -10,23 +10,29 @@
 namespace kdtree {
 namespace {
 
-constexpr std::size_t kMaxBody = 64 << 10;
+struct Body {
+  std::string& text;
+  std::size_t max_bytes;
+};
 
 std::size_t keep_body(char* data, std::size_t, std::size_t size, void* user) {
-  auto& body = *static_cast<std::string*>(user);
-  body.append(data, std::min(size, kMaxBody - std::min(kMaxBody, body.size())));
+  auto& body = *static_cast<Body*>(user);
+  body.text.append(data,
+                   std::min(size, body.max_bytes - std::min(body.max_bytes, body.text.size())));
   return size;
 }
 
 }  // namespace
 
-Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline) {
+Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
+                            std::size_t max_body_bytes) {
   static std::once_flag once;
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
   std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), curl_easy_cleanup);
   if (!curl) return fail(ExitCode::refused, "no memory for an HTTP request");
 
   HttpAnswer answer;
+  Body body{answer.body, max_body_bytes};
   char message[CURL_ERROR_SIZE] = "";
   curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https");
@@ -36,7 +42,7 @@ Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds de
   curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, static_cast<long>(deadline.count()));
   curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, message);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, keep_body);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer.body);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &body);
   const CURLcode code = curl_easy_perform(curl.get());
   if (code != CURLE_OK)
     return fail(ExitCode::refused,

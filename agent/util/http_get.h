@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "agent/util/result.h"
@@ -10,11 +11,12 @@ namespace kdtree {
 
 struct HttpAnswer {
   int status = 0;    // 200, 503, ...
-  std::string body;  // at most 64 KiB of it
+  std::string body;  // at most max_body_bytes of it
 };
 
 // GET of an http or https URL: no redirects, no proxy, no cookies. Any answer is a value, whatever
 // its status. Errors: refused where none came (not listening, deadline, broken answer).
-Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline);
+Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
+                            std::size_t max_body_bytes = 64u << 10);
 
 }  // namespace kdtree
