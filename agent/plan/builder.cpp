@@ -45,7 +45,10 @@ class Build {
     KDTREE_TRY(make_directories(root_(paths::kReleases)));
     KDTREE_TRY(delete_tree(staging_));
     auto built = make();
-    if (!built) keep_log();
+    if (!built && !keep_log() &&
+        built.error().hint.find(failed_log().string()) != std::string::npos)
+      built = fail(built.error().code, built.error().what,
+                   "its log could not be kept: free space and try again");
     std::ignore = delete_tree(staging_);
     return built;
   }
@@ -79,15 +82,17 @@ class Build {
     for (const auto& word : command.argv) log += " " + word;
     KDTREE_TRY(add_to_log(log));
     std::string last_error;
+    bool full = false;
     command.on_line = [&](std::string_view line) {
       logged_ = logged_ && add_to_log(std::string(line)).has_value();
       if (line.find("rror") != std::string_view::npos) last_error = line;
+      if (line.find("No space left on device") != std::string_view::npos) full = true;
       progress(stage, std::string(line));
     };
     KDTREE_TRY_ASSIGN(const auto outcome, run_command(command));
     if (outcome.ok() && logged_) return {};
-    if (outcome.ok())
-      return fail(ExitCode::refused, "the build's log can't be written",
+    if (full || outcome.ok())
+      return fail(ExitCode::refused, "no space left to build the kernel (" + stage + ")",
                   "free space on the filesystem of " + std::string(paths::kReleases));
     const std::string why = last_error.empty() ? outcome.last_line() : last_error;
     return fail(ExitCode::refused, "building the kernel failed (" + stage + "): " + why,
@@ -182,11 +187,11 @@ class Build {
 
   fs::path failed_log() const { return root_(paths::kState) / "build-failed.log"; }
 
-  void keep_log() {
+  Status keep_log() {
     log_.reset();
-    auto text = read_file(release_ / "build.log");
-    if (text && make_directories(root_(paths::kState)))
-      std::ignore = write_file_atomic(failed_log(), *text, kLogMode);
+    KDTREE_TRY_ASSIGN(const auto text, read_file(release_ / "build.log"));
+    KDTREE_TRY(make_directories(root_(paths::kState)));
+    return write_file_atomic(failed_log(), text, kLogMode);
   }
 
   const Root& root_;

@@ -248,7 +248,7 @@ Result<Plan> parse_plan(const json& value) {
 std::string plan_hash(const Plan& plan) {
   ordered_json value = to_json(plan);
   value.erase("notes");
-  return sha256_hex(value.dump());
+  return sha256_hex(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace kdtree

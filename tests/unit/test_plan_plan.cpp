@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "agent/plan/engine_unit.h"
+#include "plan_host.h"
+
+namespace kdtree {
+namespace {
+
+using namespace test;
+
+Plan planned(const Facts& f, const Config& c, const Wish& w) {
+  auto plan = make_plan(f, c, w);
+  EXPECT_TRUE(plan) << (plan ? "" : plan.error().what);
+  return plan ? *plan : Plan{};
+}
+
+Error refused(const Facts& f, const Config& c, const Wish& w) {
+  auto plan = make_plan(f, c, w);
+  EXPECT_FALSE(plan);
+  return plan ? Error{} : plan.error();
+}
+
+std::string text_in(const Facts& f, const Deployed& state) {
+  return make_engine_unit(f, config(), state)->text;
+}
+
+TEST(Plan, FirstDeployRestartsTheEngineArmed) {
+  Facts f = facts();
+  f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
+  f.recover_unit = true;
+  const auto plan = planned(f, config(), wish(Verb::deploy, "r1", Mode::off));
+  ASSERT_NE(find_step(plan, StepKind::write_file, kDropIn), nullptr);
+  const auto* link = find_step(plan, StepKind::set_symlink, paths::kCurrent);
+  ASSERT_NE(link, nullptr);
+  EXPECT_EQ(link->after->symlink_target, "/opt/kdtree/releases/r1");
+  EXPECT_NE(find_step(plan, StepKind::enable_unit, "kdtree-recover.service"), nullptr);
+  EXPECT_EQ(plan.steps.back().kind, StepKind::restart_unit);
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_EQ(plan.gate, (GateExpectation{"engine.service", 2, "r1", Mode::off}));
+  EXPECT_EQ(plan.undo_gate, (GateExpectation{"engine.service", 0, "", Mode::off}));
+  EXPECT_TRUE(plan.fallback.empty()) << "the old state is without kdtree";
+  ASSERT_EQ(plan.cleanup.size(), 2u);
+  EXPECT_EQ(plan.cleanup[1].unit, "kdtree-agent.service");
+  EXPECT_EQ(plan.after.good, (Deployed{"r1", Mode::off, false}));
+  EXPECT_FALSE(plan.after.before);
+  ASSERT_TRUE(plan.after.unit_before);
+  EXPECT_EQ(plan.after.unit_before->exec_start,
+            "/opt/e/bin/python3 -m sglang.launch_server --tp 2 --mem-fraction-static 0.94");
+}
+
+TEST(Plan, ModeOfArmedRanksNeedsNoRestart) {
+  const Deployed off{"r1", Mode::off, false};
+  const auto f = deployed_facts(off, text_in(facts(), off));
+  const auto plan = planned(f, config(), wish(Verb::mode, "r1", Mode::validate));
+  EXPECT_FALSE(plan.restarts_engine);
+  EXPECT_EQ(find_step(plan, StepKind::restart_unit), nullptr);
+  ASSERT_NE(find_step(plan, StepKind::write_file, kDropIn), nullptr);
+  ASSERT_NE(find_step(plan, StepKind::daemon_reload), nullptr);
+  const auto* control = find_step(plan, StepKind::write_control);
+  ASSERT_NE(control, nullptr);
+  EXPECT_EQ(control->mode, Mode::validate);
+  EXPECT_EQ(control->mode_before, Mode::off);
+  EXPECT_EQ(plan.undo_gate.mode, Mode::off);
+  EXPECT_EQ(plan.undo_gate.ranks, 2);
+  EXPECT_EQ(plan.after.before, off);
+  EXPECT_FALSE(plan.fallback.empty());
+}
+
+TEST(Plan, ModeWithAnotherCommandLineRestarts) {
+  const Deployed off{"r1", Mode::off, false};
+  Facts f = deployed_facts(off, text_in(facts(), off));
+  f.files[paths::kControl] = FileImage{std::string("\xff\x00x", 3), {0644, 0, 0}, {}};
+  const auto plan = planned(f, config(R"(, "modes": {"on": {"mem_fraction_static": 0.9}})"),
+                            wish(Verb::mode, "r1", Mode::on));
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_EQ(find_step(plan, StepKind::write_control), nullptr);
+  EXPECT_NE(find_step(plan, StepKind::remove_file, paths::kControl), nullptr)
+      << "running ranks must not follow it before the restart";
+}
+
+TEST(Plan, WishedRestartAndNothingElse) {
+  const Deployed off{"r1", Mode::off, false};
+  const auto f = deployed_facts(off, text_in(facts(), off));
+  EXPECT_TRUE(planned(f, config(), wish(Verb::mode, "r1", Mode::off)).empty());
+  auto w = wish(Verb::mode, "r1", Mode::off);
+  w.restart = true;
+  const auto plan = planned(f, config(), w);
+  ASSERT_EQ(plan.steps.size(), 1u);
+  EXPECT_EQ(plan.steps[0].kind, StepKind::restart_unit);
+}
+
+TEST(Plan, ColdRemovesTheDropInAndRestarts) {
+  const Deployed on{"r1", Mode::on, false};
+  const auto f = deployed_facts(on, text_in(facts(), on));
+  auto w = wish(Verb::mode, "r1", Mode::off);
+  w.target.cold = true;
+  const auto plan = planned(f, config(), w);
+  EXPECT_NE(find_step(plan, StepKind::remove_file, kDropIn), nullptr);
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_EQ(plan.gate.ranks, 0);
+  EXPECT_EQ(plan.undo_gate.ranks, 2);
+  EXPECT_TRUE(plan.after.managed.empty());
+}
+
+TEST(Plan, UninstallGivesTheUnitBack) {
+  const Deployed on{"r1", Mode::on, false};
+  Facts f = deployed_facts(on, text_in(facts(), on));
+  f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
+  auto w = wish(Verb::uninstall, "", Mode::off);
+  const auto plan = planned(f, config(), w);
+  EXPECT_NE(find_step(plan, StepKind::remove_file, kDropIn), nullptr);
+  EXPECT_NE(find_step(plan, StepKind::remove_file, paths::kCurrent), nullptr);
+  EXPECT_NE(find_step(plan, StepKind::restart_unit, "engine.service"), nullptr);
+  EXPECT_EQ(plan.gate.ranks, 0);
+  ASSERT_EQ(plan.cleanup.size(), 3u);
+  EXPECT_EQ(plan.cleanup[2].path, "/opt/kdtree");
+  EXPECT_TRUE(plan.after.current.none());
+  EXPECT_FALSE(plan.after.good);
+  w.keep_releases = true;
+  EXPECT_EQ(planned(f, config(), w).cleanup.size(), 2u);
+}
+
+TEST(Plan, UninstallWorksWhereTheEngineIsGone) {
+  const Deployed on{"r1", Mode::on, false};
+  Facts f = deployed_facts(on, text_in(facts(), on));
+  f.unit = {};
+  f.unit.state.load_state = "not-found";
+  const auto plan = planned(f, config(), wish(Verb::uninstall, "", Mode::off));
+  EXPECT_NE(find_step(plan, StepKind::remove_file, kDropIn), nullptr);
+  EXPECT_EQ(find_step(plan, StepKind::restart_unit), nullptr);
+  EXPECT_EQ(plan.gate.unit, "");
+}
+
+TEST(Plan, RollbackForgetsWhereItCameFrom) {
+  const Deployed on{"r2", Mode::on, false};
+  Facts f = deployed_facts(on, text_in(facts(), on));
+  f.state.before = Deployed{"r1", Mode::off, false};
+  f.release = manifest("r1");
+  const auto plan = planned(f, config(), wish(Verb::rollback, "r1", Mode::off));
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_EQ(plan.after.good, (Deployed{"r1", Mode::off, false}));
+  EXPECT_FALSE(plan.after.before);
+}
+
+TEST(Plan, Refusals) {
+  const auto w = wish(Verb::deploy, "r1", Mode::off);
+  Facts user = facts();
+  user.root = false;
+  EXPECT_NE(refused(user, config(), w).what.find("by root"), std::string::npos);
+  Facts missing = facts();
+  missing.unit.state.load_state = "not-found";
+  EXPECT_NE(refused(missing, config(), w).what.find("no unit engine.service"), std::string::npos);
+  Facts masked = facts();
+  masked.unit.state.load_state = "masked";
+  EXPECT_NE(refused(masked, config(), w).what.find("masked"), std::string::npos);
+  Facts torch = facts();
+  torch.engine->torch = "2.12.0";
+  EXPECT_NE(refused(torch, config(), w).what.find("built for torch 2.11.0"), std::string::npos);
+  Facts blind = facts();
+  blind.engine.reset();
+  blind.engine_error = "no python";
+  EXPECT_NE(refused(blind, config(), w).what.find("no python"), std::string::npos);
+  Facts gone = facts();
+  gone.release.reset();
+  EXPECT_NE(refused(gone, config(), w).what.find("not there or damaged"), std::string::npos);
+  Facts arch = facts();
+  arch.gpus = {{0, "RTX PRO 6000", "GPU-1", "120", {}}};
+  arch.release->archs = {"90"};
+  Config cuda = config();
+  cuda.kernel.device = KernelDevice::cuda;
+  EXPECT_NE(refused(arch, cuda, w).what.find("no code for GPU 0"), std::string::npos);
+}
+
+TEST(Plan, WholeUnitOfSomebodyElseIsNotOverwritten) {
+  Config c = config();
+  c.engine.command = {"/opt/e/bin/python3", "-m", "sglang.launch_server"};
+  Facts f = facts();
+  f.files[kFragment] = FileImage{f.unit.files[0].text, {0644, 0, 0}, {}};
+  EXPECT_NE(refused(f, c, wish(Verb::deploy, "r1", Mode::off)).what.find("not kdtree's"),
+            std::string::npos);
+  f.unit.state.fragment_path = "/usr/lib/systemd/system/engine.service";
+  EXPECT_NE(refused(f, c, wish(Verb::deploy, "r1", Mode::off)).what.find("exists already"),
+            std::string::npos);
+}
+
+TEST(Plan, EqualFactsGiveEqualHashesAndOtherFactsOthers) {
+  const auto w = wish(Verb::deploy, "r1", Mode::off);
+  const auto hash = plan_hash(planned(facts(), config(), w));
+  EXPECT_EQ(hash.size(), 64u);
+  EXPECT_EQ(hash, plan_hash(planned(facts(), config(), w)));
+  Facts other = facts();
+  other.unit.files[0].text += "Environment=PYTHONPATH=/x\n";
+  EXPECT_NE(hash, plan_hash(planned(other, config(), w)));
+  EXPECT_NE(hash, plan_hash(planned(facts(), config(), wish(Verb::deploy, "r1", Mode::validate))));
+}
+
+TEST(Plan, JsonComesBackTheSame) {
+  const Deployed off{"r1", Mode::off, false};
+  Facts f = deployed_facts(off, text_in(facts(), off));
+  f.files[paths::kControl] = FileImage{std::string("\xff\x00x\x80", 4), {0644, 0, 0}, {}};
+  f.state.accepted_engines["f1"] = "r1";
+  for (const auto& w :
+       {wish(Verb::mode, "r1", Mode::validate), wish(Verb::uninstall, "", Mode::off)}) {
+    const auto plan = planned(f, config(), w);
+    const auto back = parse_plan(nlohmann::json::parse(to_json(plan).dump()));
+    ASSERT_TRUE(back) << back.error().what;
+    EXPECT_EQ(to_json(*back), to_json(plan));
+    EXPECT_EQ(plan_hash(*back), plan_hash(plan));
+  }
+  EXPECT_FALSE(parse_plan(nlohmann::json::object()));
+  EXPECT_FALSE(parse_plan(nlohmann::json::array()));
+}
+
+TEST(Plan, TextShowsWhatChanges) {
+  const Deployed off{"r1", Mode::off, false};
+  const auto f = deployed_facts(off, text_in(facts(), off));
+  const auto text = to_text(planned(f, config(), wish(Verb::mode, "r1", Mode::validate)));
+  EXPECT_NE(text.find("mode: r1 off -> r1 validate\n"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("    - Environment=KDTREE_VERIFY=off\n    + Environment=KDTREE_VERIFY=validate\n"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(text.find("tell the running ranks: mode off -> validate\n"), std::string::npos);
+  EXPECT_NE(text.find("2 ranks report release r1 in mode validate"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kdtree
