@@ -89,8 +89,8 @@ Status read_kernel(const json& value, KernelConfig& kernel) {
   if (!kernel.cuda_home.empty() && !kernel.cuda_home.starts_with('/'))
     object.reject("cuda_home", "is not an absolute path");
   object.text("nsplit", kernel.nsplit);
-  if (!kernel.nsplit.empty() &&
-      (!is_digits(kernel.nsplit) || kernel.nsplit.size() > 4 || std::stoi(kernel.nsplit) > 1024 || kernel.nsplit[0] == '0'))
+  if (!kernel.nsplit.empty() && (!is_digits(kernel.nsplit) || kernel.nsplit.size() > 4 ||
+                                 std::stoi(kernel.nsplit) > 1024 || kernel.nsplit[0] == '0'))
     object.reject("nsplit", "is not a number from 1 to 1024", "leave it empty to have it chosen");
   object.boolean("defrag_sort", kernel.defrag_sort);
   return object.finish();

@@ -7,18 +7,21 @@
 /*
  * The stats file: what one engine process tells the agent and kdtreectl about the patch inside it.
  *
- * One file a process, <stats dir>/<pid>.stats, mode 0644, one writer (the patch; sitecustomize/kdtree_patch/stats.py
- * mirrors these offsets and a test compares them). Little endian. Text is UTF-8, NUL-padded, NUL-terminated unless the
- * field is full, "" = unknown. Counters only grow while the process lives. A numeric field that can be unknown says so.
+ * One file a process, <stats dir>/<pid>.stats, mode 0644, one writer (the patch;
+ * sitecustomize/kdtree_patch/stats.py mirrors these offsets and a test compares them). Little
+ * endian. Text is UTF-8, NUL-padded, NUL-terminated unless the field is full, "" = unknown.
+ * Counters only grow while the process lives. A numeric field that can be unknown says so.
  *
- * Writer: sequence += 1 (odd), write everything from offset 40 on, crc32, sequence += 1 (even). The file's size never
- * changes after its first even sequence; a writer that needs another size starts a new file and renames it over.
+ * Writer: sequence += 1 (odd), write everything from offset 40 on, crc32, sequence += 1 (even). The
+ * file's size never changes after its first even sequence; a writer that needs another size starts
+ * a new file and renames it over.
  *
- * Reader loop: read the whole file (bounded by KDTREE_STATS_MAX_BYTES) in one go; magic, version, file_bytes == what was
- * read, header_bytes and every section inside it; sequence even and not 0; crc32 matches. On an odd sequence or a wrong
- * crc32 read again, at most 5 times with 1 ms between: then the file is torn (sequence moved) or damaged (it did not).
- * The writer is alive if /proc/<pid>/stat's start time equals pid_start_ticks under the same boot_id; values of a dead
- * or stale (updated_boottime_ns older than 10 s) writer are never shown.
+ * Reader loop: read the whole file (bounded by KDTREE_STATS_MAX_BYTES) in one go; magic, version,
+ * file_bytes == what was read, header_bytes and every section inside it; sequence even and not 0;
+ * crc32 matches. On an odd sequence or a wrong crc32 read again, at most 5 times with 1 ms between:
+ * then the file is torn (sequence moved) or damaged (it did not). The writer is alive if
+ * /proc/<pid>/stat's start time equals pid_start_ticks under the same boot_id; values of a dead or
+ * stale (updated_boottime_ns older than 10 s) writer are never shown.
  */
 
 #define KDTREE_STATS_MAGIC "KDTSTAT1"
@@ -31,9 +34,11 @@
 
 /* On-disk values below are frozen for version 1. */
 enum kdtree_patch_state {
-  KDTREE_PATCH_PASSIVE = 0, /* present, nothing patched (yet): not a rank, or the engine was not imported */
-  KDTREE_PATCH_ACTIVE = 1,  /* patched and armed; `mode` is in force */
-  KDTREE_PATCH_REFUSED = 2, /* stood aside: `reason` says why; the engine runs as if kdtree were not there */
+  KDTREE_PATCH_PASSIVE =
+      0, /* present, nothing patched (yet): not a rank, or the engine was not imported */
+  KDTREE_PATCH_ACTIVE = 1, /* patched and armed; `mode` is in force */
+  KDTREE_PATCH_REFUSED =
+      2, /* stood aside: `reason` says why; the engine runs as if kdtree were not there */
 };
 
 enum kdtree_mode {
@@ -42,35 +47,41 @@ enum kdtree_mode {
   KDTREE_MODE_ON = 2,       /* kdtree's kernel answers */
 };
 
-/* Why a verify call went to the engine's own kernel although the patch is armed. Index into handed_back[]. */
+/* Why a verify call went to the engine's own kernel although the patch is armed. Index into
+ * handed_back[]. */
 enum kdtree_hand_back {
-  KDTREE_BACK_NOT_VERIFY = 0,      /* forward mode is not target verify; not counted, kept at 0 */
-  KDTREE_BACK_NO_METADATA = 1,     /* no forward metadata */
-  KDTREE_BACK_NOT_MLA = 2,         /* head dims are not 576/512, or more than one KV head */
-  KDTREE_BACK_ATTENTION_TYPE = 3,  /* cross, encoder-only, bidirectional (a draft model's own verify) */
+  KDTREE_BACK_NOT_VERIFY = 0,  /* forward mode is not target verify; not counted, kept at 0 */
+  KDTREE_BACK_NO_METADATA = 1, /* no forward metadata */
+  KDTREE_BACK_NOT_MLA = 2,     /* head dims are not 576/512, or more than one KV head */
+  KDTREE_BACK_ATTENTION_TYPE =
+      3, /* cross, encoder-only, bidirectional (a draft model's own verify) */
   KDTREE_BACK_SINKS = 4,
-  KDTREE_BACK_SCORE_MOD = 5,       /* score_mod or aux_tensors */
+  KDTREE_BACK_SCORE_MOD = 5, /* score_mod or aux_tensors */
   KDTREE_BACK_LOGIT_CAP = 6,
   KDTREE_BACK_SLIDING_WINDOW = 7,
-  KDTREE_BACK_TEMPERATURE = 8,     /* xai_temperature_len */
+  KDTREE_BACK_TEMPERATURE = 8, /* xai_temperature_len */
   KDTREE_BACK_DETERMINISTIC = 9,
   KDTREE_BACK_CONTEXT_PARALLEL = 10, /* dcp_size > 1 */
-  KDTREE_BACK_SHARED_KV = 11,      /* k or v is None */
-  KDTREE_BACK_KV_LAYOUT = 12,      /* k_buffer not [slots, 1, 576] or v_buffer not its view */
-  KDTREE_BACK_KV_DTYPE = 13,       /* fp8 KV or a k/v scale */
-  KDTREE_BACK_DTYPE = 14,          /* q is not bf16, fp16 (or fp32 on the CPU) */
-  KDTREE_BACK_SHAPE = 15,          /* q rows are not batch * draft tokens, or more draft tokens than supported */
-  KDTREE_BACK_MASK = 16,           /* custom_mask shorter than mask_indptr says, or of another type */
-  KDTREE_BACK_WORKSPACE = 17,      /* no workspace reserved for this batch and n, inside a capture */
-  KDTREE_BACK_ERROR = 18,          /* the kernel refused or raised; the reason is in `reason` and the log */
-  KDTREE_BACK_SIGNATURE = 19,      /* the call did not bind to a signature that the patch knows */
+  KDTREE_BACK_SHARED_KV = 11,        /* k or v is None */
+  KDTREE_BACK_KV_LAYOUT = 12,        /* k_buffer not [slots, 1, 576] or v_buffer not its view */
+  KDTREE_BACK_KV_DTYPE = 13,         /* fp8 KV or a k/v scale */
+  KDTREE_BACK_DTYPE = 14,            /* q is not bf16, fp16 (or fp32 on the CPU) */
+  KDTREE_BACK_SHAPE =
+      15, /* q rows are not batch * draft tokens, or more draft tokens than supported */
+  KDTREE_BACK_MASK = 16,      /* custom_mask shorter than mask_indptr says, or of another type */
+  KDTREE_BACK_WORKSPACE = 17, /* no workspace reserved for this batch and n, inside a capture */
+  KDTREE_BACK_ERROR = 18, /* the kernel refused or raised; the reason is in `reason` and the log */
+  KDTREE_BACK_SIGNATURE = 19, /* the call did not bind to a signature that the patch knows */
 };
 
 enum kdtree_section_kind {
-  KDTREE_SECTION_EXPERT_TOKENS = 1,  /* u64 [moe_layers][moe_experts]  assignments to each logical expert */
-  KDTREE_SECTION_UNIQUE_EXPERTS = 2, /* u64 [moe_layers][1]  sum over steps of how many experts got a token */
-  KDTREE_SECTION_LAYER_STEPS = 3,    /* u64 [moe_layers][1]  steps seen by this layer */
-  KDTREE_SECTION_IDLE_RANKS = 4,     /* u64 [moe_layers][moe_ep_size]  steps in which this expert rank got no token */
+  KDTREE_SECTION_EXPERT_TOKENS =
+      1, /* u64 [moe_layers][moe_experts]  assignments to each logical expert */
+  KDTREE_SECTION_UNIQUE_EXPERTS =
+      2, /* u64 [moe_layers][1]  sum over steps of how many experts got a token */
+  KDTREE_SECTION_LAYER_STEPS = 3, /* u64 [moe_layers][1]  steps seen by this layer */
+  KDTREE_SECTION_IDLE_RANKS =
+      4, /* u64 [moe_layers][moe_ep_size]  steps in which this expert rank got no token */
 };
 
 struct kdtree_stats_section {
@@ -116,25 +127,29 @@ struct kdtree_stats_header {
   char engine_fingerprint[64]; /* sha256, hex, of the sources that the patch touches */
   char torch_version[32];
   char library_sha256[64];     /* of the loaded kernel library, hex */
-  char environment_sha256[64]; /* of "NAME=value\n" for KDTREE_* and PYTHONPATH, sorted by name, hex */
+  char environment_sha256[64]; /* of "NAME=value\n" for KDTREE_* and PYTHONPATH, sorted by name, hex
+                                */
 
   /* state */
-  uint32_t patch_state; /* enum kdtree_patch_state */
-  uint32_t mode;        /* enum kdtree_mode, as in force */
-  uint64_t control_generation; /* of the last control file obeyed; 0 = none seen, the environment's mode holds */
+  uint32_t patch_state;        /* enum kdtree_patch_state */
+  uint32_t mode;               /* enum kdtree_mode, as in force */
+  uint64_t control_generation; /* of the last control file obeyed; 0 = none seen, the environment's
+                                  mode holds */
   char reason[256];            /* why refused or passive; last kernel error */
-  int32_t sort_state;          /* free-list sort: -1 unknown, 0 off, 1 confirmed, 2 asked for and not possible */
-  int32_t graphs;              /* -1 unknown, 0 eager, 1 verify runs in captured CUDA graphs */
+  int32_t
+      sort_state; /* free-list sort: -1 unknown, 0 off, 1 confirmed, 2 asked for and not possible */
+  int32_t graphs; /* -1 unknown, 0 eager, 1 verify runs in captured CUDA graphs */
 
   /* verify calls (one a layer and step) */
   uint64_t calls_kernel; /* answered by kdtree's kernel */
   uint64_t calls_engine; /* eligible, answered by the engine's own kernel: mode off or validate */
   uint64_t handed_back[KDTREE_STATS_MAX_REASONS];
   uint64_t compares;
-  uint64_t mismatches;   /* compares over tolerance */
-  double max_abs;        /* largest |difference| seen, output units; NaN = none compared */
-  double max_ulp;        /* largest |difference| in ULP of the output dtype at the output's magnitude; NaN = none */
-  double sum_mean_abs;   /* sum over compares of that compare's mean |difference| */
+  uint64_t mismatches; /* compares over tolerance */
+  double max_abs;      /* largest |difference| seen, output units; NaN = none compared */
+  double max_ulp; /* largest |difference| in ULP of the output dtype at the output's magnitude; NaN
+                     = none */
+  double sum_mean_abs;     /* sum over compares of that compare's mean |difference| */
   uint64_t longest_prefix; /* longest prefix compared, tokens */
   int32_t worst_layer;     /* where max_ulp was seen; -1 = none */
   int32_t worst_request;
@@ -143,11 +158,11 @@ struct kdtree_stats_header {
 
   /* MoE routing, target model only, padded rows left out; all 0 = not observed */
   uint32_t moe_layers;
-  uint32_t moe_experts;     /* logical, shared experts not counted */
+  uint32_t moe_experts; /* logical, shared experts not counted */
   uint32_t moe_top_k;
   uint32_t moe_first_layer; /* layer id of row 0 of the sections */
   uint64_t moe_steps;
-  uint64_t moe_tokens;      /* routed tokens, summed over steps (each counted once, not per layer) */
+  uint64_t moe_tokens; /* routed tokens, summed over steps (each counted once, not per layer) */
 
   uint32_t batch_count;
   uint32_t section_count;
