@@ -66,8 +66,7 @@ enum kdtree_hand_back {
   KDTREE_BACK_KV_LAYOUT = 12,        /* k_buffer not [slots, 1, 576] or v_buffer not its view */
   KDTREE_BACK_KV_DTYPE = 13,         /* fp8 KV or a k/v scale */
   KDTREE_BACK_DTYPE = 14,            /* q is not bf16, fp16 (or fp32 on the CPU) */
-  KDTREE_BACK_SHAPE =
-      15, /* q rows are not batch * draft tokens, or more draft tokens than supported */
+  KDTREE_BACK_SHAPE = 15,     /* q rows are not batch * draft tokens, or too many draft tokens */
   KDTREE_BACK_MASK = 16,      /* custom_mask shorter than mask_indptr says, or of another type */
   KDTREE_BACK_WORKSPACE = 17, /* no workspace reserved for this batch and n, inside a capture */
   KDTREE_BACK_ERROR = 18, /* the kernel refused or raised; the reason is in `reason` and the log */
@@ -75,13 +74,10 @@ enum kdtree_hand_back {
 };
 
 enum kdtree_section_kind {
-  KDTREE_SECTION_EXPERT_TOKENS =
-      1, /* u64 [moe_layers][moe_experts]  assignments to each logical expert */
-  KDTREE_SECTION_UNIQUE_EXPERTS =
-      2, /* u64 [moe_layers][1]  sum over steps of how many experts got a token */
-  KDTREE_SECTION_LAYER_STEPS = 3, /* u64 [moe_layers][1]  steps seen by this layer */
-  KDTREE_SECTION_IDLE_RANKS =
-      4, /* u64 [moe_layers][moe_ep_size]  steps in which this expert rank got no token */
+  KDTREE_SECTION_EXPERT_TOKENS = 1,  /* u64 [moe_layers][moe_experts]  assignments */
+  KDTREE_SECTION_UNIQUE_EXPERTS = 2, /* u64 [moe_layers][1]  experts with a token, summed */
+  KDTREE_SECTION_LAYER_STEPS = 3,    /* u64 [moe_layers][1]  steps seen by this layer */
+  KDTREE_SECTION_IDLE_RANKS = 4,     /* u64 [moe_layers][moe_ep_size]  steps without a token */
 };
 
 struct kdtree_stats_section {
