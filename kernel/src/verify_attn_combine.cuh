@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ float4 sums[8][kPiecesEach][32];
   __shared__ float2 warp_statistics[8][8];
   void* const out = target(p);
-  if (out == nullptr) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   int at = static_cast<int>(blockIdx.x);
   const int piece = at % (kPieces / kPiecesEach) * kPiecesEach;
@@ -27,7 +26,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const RequestShape shape(p, request);
   const int first_row = (group * row_tiles + nt) * 8;
-  if (first_row >= shape.tokens * p.heads) return;
+  if (out == nullptr || first_row >= shape.tokens * p.heads) {
+    ptx::wait_for_previous();  // or this kernel could be over before the split kernel is
+    return;
+  }
   const BatchUnits batch(p, request, lane);
   const int per_split = batch.per_split(nsplit);
   const int first_split = batch.before / per_split;

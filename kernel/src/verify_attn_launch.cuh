@@ -7,6 +7,24 @@
 
 namespace kdtree {
 
+// Both kernels are launched early (programmatic dependent launch) and wait, before their first read
+// of anything that an earlier kernel may have written, until that one is complete.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_early(void (*kernel)(Parameters...), unsigned blocks, size_t shared_bytes,
+                         cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 template <typename T, int kTiles>
 cudaError_t launch_split(const kdtree_verify_attn_params& params, const Shape& shape,
                          float2* statistics, cudaStream_t stream) {
@@ -14,30 +32,16 @@ cudaError_t launch_split(const kdtree_verify_attn_params& params, const Shape& s
   const cudaError_t set = cudaFuncSetAttribute(split_kernel<T, kTiles>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (set != cudaSuccess) return set;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.groups) * static_cast<unsigned>(shape.nsplit));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, split_kernel<T, kTiles>, params, shape.groups, shape.nsplit,
-                            statistics);
+  return launch_early(split_kernel<T, kTiles>, static_cast<unsigned>(shape.groups * shape.nsplit),
+                      kBytes, stream, params, shape.groups, shape.nsplit, statistics);
 }
 
 template <typename T, int kPiecesEach>
 cudaError_t launch_combine(const kdtree_verify_attn_params& params, const Shape& shape,
                            const float2* statistics, cudaStream_t stream) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(params.batch * shape.groups * shape.row_tiles) *
-                        (kPieces / kPiecesEach));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, combine_kernel<T, kPiecesEach>, params, shape.groups,
-                            shape.row_tiles, shape.nsplit, statistics);
+  const int blocks = params.batch * shape.groups * shape.row_tiles * (kPieces / kPiecesEach);
+  return launch_early(combine_kernel<T, kPiecesEach>, static_cast<unsigned>(blocks), 0, stream,
+                      params, shape.groups, shape.row_tiles, shape.nsplit, statistics);
 }
 
 template <typename T>

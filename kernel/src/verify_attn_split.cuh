@@ -350,6 +350,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                  float2* statistics) {
   using Layout = SharedLayout<kTiles>;
   extern __shared__ __align__(128) char shared[];
+  // In this order: the combine kernel may then read inputs as soon as it runs.
+  ptx::wait_for_previous();
   ptx::launch_dependents();
   const void* const out = target(p);
   const int lane = static_cast<int>(threadIdx.x) % 32;
