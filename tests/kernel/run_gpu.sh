@@ -16,7 +16,7 @@ check() { local what=$1; shift; echo "== $what"; "$@" || { echo "FAILED: $what";
   hmma=$(cuobjdump --dump-sass "$(dirname "$library")/libkdtree.so" | grep -c HMMA)
   check "machine code uses the matrix units: $hmma HMMA" test "$hmma" -gt 0
   check selftest env PYTHONPATH=kernel/python python3 -m kdtree_kernel.selftest --lib "$library" --device cuda
-  check tests env KDTREE_TEST_LIB="$library" python3 -m pytest -q -rs -p no:cacheprovider tests/kernel -k "cuda or gpu or captur or fault or split or beyond or workspace or wrong_device"
+  check tests env KDTREE_TEST_LIB="$library" python3 -m pytest -q -rs -p no:cacheprovider tests/kernel -k "cuda or gpu or captur or fault or split or beyond or workspace or wrong_device or before"
   for tool in memcheck racecheck initcheck synccheck; do
     check "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-name-exclude regex="at::.*" python3 tests/kernel/sanitize.py "$library"
   done

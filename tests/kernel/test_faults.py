@@ -74,6 +74,22 @@ def test_captured_call_serves_any_lengths(gpu: str) -> None:
         assert_right(case, inputs, static.out)
 
 
+def test_reads_what_the_kernels_before_it_write_and_is_done_before_those_after(gpu: str) -> None:
+    """The kernels are launched early; they still have to wait for slow writers of their inputs."""
+    case = Case("order", torch.bfloat16, [600, 33, 5], 9)
+    many = [make_inputs(case, gpu, seed) for seed in range(6)]
+    static, outs = Static(700), []
+    static.fill(many[0])
+    static.call()
+    for inputs in many:
+        torch.cuda._sleep(1_000_000)
+        static.fill(inputs)
+        static.call()
+        outs.append(static.out.clone())
+    for inputs, out in zip(many, outs):
+        assert_right(case, inputs, out)
+
+
 PLANTED = """
 import ctypes, sys
 sys.path[:0] = {paths!r}
