@@ -272,7 +272,7 @@ TEST_F(Transaction, UndoOfUninstallRestoresEverything) {
 
 // Runs `change` in a child that is killed (no destructors, no cleanup) at the nth call of the
 // service manager or gate.
-void kill_at(PlanFolder& folder, const Plan& plan, int nth) {
+void kill_at(PlanFolder& folder, const Plan& plan, int nth, const std::string& or_at = "") {
   const pid_t pid = ::fork();
   ASSERT_GE(pid, 0);
   if (pid == 0) {
@@ -284,7 +284,10 @@ void kill_at(PlanFolder& folder, const Plan& plan, int nth) {
       if (++calls == nth) ::_exit(9);
       return Status{};
     };
-    manager.on_call = [&](const std::string&) { return count(); };
+    manager.on_call = [&](const std::string& call) {
+      if (call == or_at) ::_exit(9);
+      return count();
+    };
     TransactionPorts ports;
     ports.services = &manager;
     ports.say = [&](const std::string&) { std::ignore = count(); };
@@ -324,6 +327,20 @@ TEST_F(Transaction, KilledAnywhereItRecoversToTheOldOrTheNewState) {
     }
   }
   EXPECT_GE(recovered, 5);
+}
+
+TEST_F(Transaction, KilledInItsCleanupTheChangeStays) {
+  Facts f = facts();
+  f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
+  kill_at(folder, plan_of(f, kDeploy), 0, "start kdtree-agent.service");
+  const auto changed = folder.contents();
+  const auto result = recover(folder.root(), RecoverWhen::now, ports);
+  ASSERT_TRUE(result);
+  EXPECT_TRUE(result->forward);
+  EXPECT_EQ(folder.contents(), changed);
+  EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, false}));
+  EXPECT_EQ(manager.calls, (std::vector<std::string>{"enable kdtree-agent.service",
+                                                     "start kdtree-agent.service"}));
 }
 
 TEST_F(Transaction, CutOffAfterTheGateGoesForward) {
