@@ -16,7 +16,7 @@ Result<Mode> mode_to_deploy(const DeployWish& wish, const State& state,
   if (!mode) return fail(ExitCode::usage, "'" + wish.mode + "' is not a mode", "off or validate");
   if (*mode == Mode::on && !(in_force && state.current.mode == Mode::on))
     return fail(ExitCode::refused,
-                "a new release is not put in mode on: it has compared nothing yet",
+                "mode on needs a clean verdict, and a new release has compared nothing yet",
                 "deploy it, then kdtreectl mode validate, then kdtreectl mode on");
   return *mode;
 }
