@@ -65,7 +65,7 @@ def test_constants_and_enums_are_those_of_the_header(offsets: dict[str, tuple[st
     assert offsets["constant.mode"] == (str(f.VALIDATE), str(f.ON))
     assert offsets["constant.sections"] == (str(f.SECTION_EXPERT_TOKENS), str(f.SECTION_IDLE_RANKS))
     text = (ROOT / "agent/stats/stats_abi.h").read_text()
-    reasons = re.findall(r"KDTREE_BACK_(\w+) = (\d+)", text)
+    reasons = re.findall(r"KDTREE_BACK_(\w+)\s*=\s*(\d+)", text)
     assert [(name.lower(), int(value)) for name, value in reasons] == [(n, i) for i, n in enumerate(f.BACK_NAMES)]
     assert {f"BACK_{name}": int(value) for name, value in reasons} == {
         name: value for name, value in vars(f).items() if name.startswith("BACK_") and name != "BACK_NAMES"}
