@@ -151,7 +151,8 @@ class Build {
     progress("install", "compiling Python");
     return tool("bytecode",
                 {inputs_.python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode",
-                 "unchecked-hash", "-s", staging_.string(), (release_ / "python").string()});
+                 "unchecked-hash", "-s", release_.string(), "-p",
+                 (fs::path(paths::kReleases) / id_).string(), (release_ / "python").string()});
   }
 
   // Whatever the umask: root writes, the engine's user reads.
