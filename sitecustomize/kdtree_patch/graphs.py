@@ -28,7 +28,8 @@ def engine_captures() -> bool:
 
 class _Entry:
     """What the graphs of one (requests, draft tokens, heads) share. warmups: gates run eagerly, all in mode off;
-    layers: verify calls in the graph, 0 = not captured (yet); broken: our kernel failed while it was captured."""
+    layers: verify calls in the graph, 0 = not captured (yet); seen: those of the capture that runs; broken: our
+    kernel failed while it was captured."""
 
     def __init__(self, word: object, address: int, qo_indptr: object, kv_indptr: object, flags: object):
         self.word, self.address = word, address
@@ -36,6 +37,7 @@ class _Entry:
         self.last_layer = sys.maxsize
         self.warmups = 0
         self.layers = 0
+        self.seen = 0
         self.broken = False
 
     def store(self, mode: int) -> None:
@@ -110,7 +112,8 @@ class Graphs:
             patch.kernel_failed(error)
             return result
         if capturing:
-            entry.layers += 1
+            entry.seen += 1
+            entry.layers = max(entry.layers, entry.seen)  # counts never fall while a graph is captured again
         return result
 
     def _entry(self, bound: dict[str, object], capturing: bool) -> _Entry | None:
@@ -136,7 +139,7 @@ class Graphs:
             return
         entry.last_layer = layer
         if capturing:
-            entry.layers = 0
+            entry.seen = 0
             self._patch.see_graphs(True)
         else:
             entry.warmups += 1
