@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """kdtree inside an SGLang process: decides which verify-attention calls kdtree's kernel answers, counts, reports.
 
-    env         the KDTREE_* environment, read once            engines.json, fingerprint, probe   which engines are known
-    hook        calls back right after an import             verify, eligible    the verify path and its hand-backs
-    control     follows the control file                       kernel, compare     loads and calls torch.ops.kdtree
-    stats       writes the stats file                          graphs              the same under CUDA graphs
-    patch       this process's state; side thread              sort, moe, rank     KV free-list sort, router load, ranks
+    hook, installer        watch for the engine's modules and wrap them; env reads the KDTREE_* environment
+    fingerprint, probe     which engines are known (engines.json)
+    verify, eligible       the verify path and its reasons to hand back; graphs: the same under CUDA graphs
+    kernel, compare        load and call torch.ops.kdtree, read what validate found
+    patch, control         this process's state and side thread, which follows the control file
+    report, stats          the stats file (stats_format: its layout); counters: what the host counts
+    sort, moe, rank        the KV free list's order, the router's load, which rank this is
 
 Two ways in, one install(): bootstrap() from sitecustomize, install() as SGLang's plugin entry point.
 """
@@ -13,7 +15,8 @@ import sys
 
 # The engine's modules that are patched right after their import; see installer.py for what is done to each.
 TARGETS = ("sglang.srt.layers.attention.triton_backend", "sglang.srt.mem_cache.allocator",
-           "sglang.srt.mem_cache.allocator.token", "sglang.srt.layers.moe.topk", "sglang.srt.model_executor.model_runner")
+           "sglang.srt.mem_cache.allocator.token", "sglang.srt.layers.moe.topk",
+           "sglang.srt.model_executor.model_runner")
 
 
 def _patch(module: object) -> None:
