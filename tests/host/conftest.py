@@ -75,4 +75,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     if report.when == "call" and report.failed:
         for value in item.funcargs.values():
             if isinstance(value, KdtreeHost) and value.leader:
-                report.sections.append(("journal of the host", value.journal("-n", "80")))
+                report.sections.append(("journal of the host", value.journal("-n", "25")))

@@ -19,7 +19,7 @@ MIRROR = os.environ.get("KDTREE_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 # libraries that kdtree's package depends on.
 PACKAGES = (
     "systemd systemd-sysv dbus python3 curl ca-certificates procps iproute2 util-linux g++ cmake ninja-build "
-    "libcurl4 libssl3 libsystemd0 libprometheus-cpp-core1.0 zlib1g"
+    "libcurl4 libssl3 libsystemd0 libprometheus-cpp-core1.0 libmicrohttpd12 zlib1g"
 ).split()
 # Run with the root's path as $1 after debootstrap: what makes one boot of a container quick and quiet.
 FINISH = r"""

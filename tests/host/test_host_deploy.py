@@ -92,7 +92,7 @@ def test_deploy_straight_into_validate(plain):
 
 def test_deploy_may_not_go_straight_to_on(plain):
     done = deploy(plain, "--mode", "on")
-    assert done.rc == 3 and "verdict" in done.err, done.err
+    assert done.rc == 3 and "compared" in done.err, done.err
     assert not plain.path("/opt/kdtree/current").exists()
 
 
