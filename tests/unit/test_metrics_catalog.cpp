@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+#include "agent/metrics/catalog.h"
+#include "agent/metrics/exposition.h"
+#include "agent/metrics/scrape_text.h"
+
+namespace kdtree {
+namespace {
+
+TEST(Catalog, FollowsTheNamingRules) {
+  const std::regex name_form("kdtree_[a-z0-9_]+");
+  const std::set<std::string_view> base_units{"1",     "seconds", "bytes",  "ratio",
+                                              "watts", "celsius", "tokens", "bytes_per_second"};
+  std::set<std::string_view> names;
+  for (const MetricSpec& spec : metric_catalog()) {
+    const std::string name(spec.name);
+    EXPECT_TRUE(std::regex_match(name, name_form)) << name;
+    EXPECT_TRUE(names.insert(spec.name).second) << name;
+    EXPECT_EQ(name.ends_with("_total"), spec.type == MetricType::counter) << name;
+    EXPECT_TRUE(base_units.contains(spec.unit)) << name << ": " << spec.unit;
+    if (spec.unit != "1" && spec.unit != "tokens") {
+      EXPECT_NE(name.find("_" + std::string(spec.unit)), std::string::npos) << name;
+    }
+    EXPECT_FALSE(spec.help.empty()) << name;
+    EXPECT_FALSE(spec.absent.empty()) << name;
+    EXPECT_EQ(spec.help.find('\n'), std::string_view::npos) << name;
+    for (std::string_view label : spec.labels)
+      EXPECT_FALSE(label == "type" || label == "le" || label == "quantile" || label == "job" ||
+                   label == "instance")
+          << name;
+  }
+}
+
+TEST(Catalog, ItsJsonListsAll) {
+  const auto json = nlohmann::json::parse(catalog_as_json());
+  ASSERT_EQ(json["metrics"].size(), metric_catalog().size());
+  EXPECT_EQ(json["metrics"][0]["name"], "kdtree_gpu_info");
+  EXPECT_EQ(json["metrics"][0]["labels"].size(), 5u);
+  for (const MetricSpec& spec : metric_catalog())
+    EXPECT_NE(catalog_as_text().find(spec.name), std::string::npos);
+}
+
+TEST(Exposition, WhatIsNotKnownHasNoSeries) {
+  Exposition out;
+  out.add(Metric::gpu_power, {"0"}, std::numeric_limits<double>::quiet_NaN());
+  out.add(Metric::gpu_power, {"1"}, std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(out.families().empty());
+}
+
+TEST(Exposition, NoByteOfALabelCanSpoilAScrape) {
+  Exposition out;
+  out.add(Metric::release_info, {"a\"b\\c\nd\xff\x01z"}, 1);
+  const auto parsed = parse_scrape(as_text(out.families()));
+  ASSERT_TRUE(parsed);
+  ASSERT_EQ(parsed->size(), 1u);
+  EXPECT_EQ(parsed->at(0).label("release"), "a\"b\\c?d??z");
+}
+
+TEST(ScrapeText, ReadsValuesAndLabels) {
+  const auto parsed = parse_scrape("# HELP a b\na 1.5\nb{x=\"1\",y=\"q,}\"} 2e3\n\n");
+  ASSERT_TRUE(parsed);
+  ASSERT_EQ(parsed->size(), 2u);
+  EXPECT_EQ(parsed->at(0).value, 1.5);
+  EXPECT_EQ(parsed->at(1).label("y"), "q,}");
+  EXPECT_EQ(parsed->at(1).label("z"), "");
+  EXPECT_EQ(parsed->at(1).value, 2000);
+  for (const char* bad : {"<html>", "a{x=\"1\"", "a{x=1} 2", "a ", "{} 1"})
+    EXPECT_FALSE(parse_scrape(bad)) << bad;
+}
+
+}  // namespace
+}  // namespace kdtree

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "agent/metrics/collect.h"
+#include "agent/metrics/scrape_text.h"
+#include "agent/util/clock.h"
+
+namespace kdtree {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The series by "name{label values in name order}".
+class Scrape {
+ public:
+  explicit Scrape(const Exposition& out) {
+    for (const Series& series : parse_scrape(as_text(out.families())).value()) {
+      std::string key = series.name;
+      for (const auto& [name, value] : series.labels) key += "|" + value;
+      values_[key] = series.value;
+    }
+  }
+  std::optional<double> operator[](const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+  bool has_family(const std::string& name) const {
+    for (const auto& [key, value] : values_)
+      if (key == name || key.starts_with(name + "|")) return true;
+    return false;
+  }
+
+ private:
+  std::map<std::string, double> values_;
+};
+
+GpuSnapshot good_gpu(int index) {
+  GpuSnapshot gpu;
+  gpu.index = index;
+  gpu.uuid = "GPU-" + std::to_string(index);
+  gpu.condition = GpuCondition::ok;
+  gpu.sample_age = 0.5s;
+  gpu.values = GpuValues{};
+  gpu.values->utilization = 0.87;
+  gpu.values->memory_used_bytes = 123;
+  gpu.busy = 4s;
+  gpu.observed = 8s;
+  return gpu;
+}
+
+TEST(GpuMetrics, ShowsWhatIsKnown) {
+  NvmlSnapshot nvml;
+  nvml.visible = 1;
+  nvml.events = true;
+  nvml.gpus = {good_gpu(0)};
+  nvml.gpus[0].xids[79] = {2, std::chrono::system_clock::time_point(1000s)};
+  Config config;
+  config.engine.ranks = 8;
+  Exposition out;
+  add_gpu_metrics(out, nvml, &config);
+  const Scrape seen(out);
+  EXPECT_EQ(seen["kdtree_nvml_up"], 1);
+  EXPECT_EQ(seen["kdtree_gpus_visible"], 1);
+  EXPECT_EQ(seen["kdtree_gpus_expected"], 8);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_ratio|0"], 0.87);
+  EXPECT_EQ(seen["kdtree_gpu_memory_used_bytes|0"], 123);
+  EXPECT_EQ(seen["kdtree_gpu_busy_seconds_total|0"], 4);
+  EXPECT_EQ(seen["kdtree_gpu_observed_seconds_total|0"], 8);
+  EXPECT_EQ(seen["kdtree_gpu_xid_errors_total|0|79"], 2);
+  EXPECT_EQ(seen["kdtree_gpu_xid_last_timestamp_seconds|0|79"], 1000);
+  EXPECT_FALSE(seen.has_family("kdtree_gpu_power_watts"));
+  EXPECT_FALSE(seen.has_family("kdtree_gpu_failure_info"));
+  EXPECT_FALSE(seen.has_family("kdtree_nvml_failure_info"));
+}
+
+TEST(GpuMetrics, ADownGpuKeepsItsNameAndAgeAndNoValue) {
+  NvmlSnapshot nvml;
+  nvml.visible = 1;
+  nvml.gpus = {good_gpu(0)};
+  nvml.gpus[0].condition = GpuCondition::hung;
+  nvml.gpus[0].values.reset();
+  Exposition out;
+  add_gpu_metrics(out, nvml, nullptr);
+  const Scrape seen(out);
+  EXPECT_EQ(seen["kdtree_gpu_up|0"], 0);
+  EXPECT_EQ(seen["kdtree_gpu_failure_info|0|hung"], 1);
+  EXPECT_EQ(seen["kdtree_gpu_sample_age_seconds|0"], 0.5);
+  EXPECT_TRUE(seen.has_family("kdtree_gpu_info"));
+  for (const char* gone : {"kdtree_gpu_utilization_ratio", "kdtree_gpu_memory_used_bytes",
+                           "kdtree_gpu_busy_seconds_total", "kdtree_gpus_expected"})
+    EXPECT_FALSE(seen.has_family(gone)) << gone;
+}
+
+TEST(GpuMetrics, WithoutNvmlNoGpuIsCounted) {
+  NvmlSnapshot nvml;
+  nvml.failure = NvmlError{NvmlFailure::driver_mismatch, "x"};
+  Exposition out;
+  add_gpu_metrics(out, nvml, nullptr);
+  const Scrape seen(out);
+  EXPECT_EQ(seen["kdtree_nvml_up"], 0);
+  EXPECT_EQ(seen["kdtree_nvml_failure_info|driver_mismatch"], 1);
+  EXPECT_FALSE(seen.has_family("kdtree_gpus_visible"));
+}
+
+RankStats rank_stats(int rank) {
+  RankStats stats;
+  stats.pid = 100 + rank;
+  stats.tp_rank = rank;
+  stats.tp_size = 2;
+  stats.release_id = "r1";
+  stats.engine_version = "0.5.17";
+  stats.patch_state = PatchState::active;
+  stats.mode = Mode::validate;
+  stats.updated = std::chrono::nanoseconds(static_cast<std::int64_t>(boottime_ns()));
+  return stats;
+}
+
+HostView view_of(const std::vector<RankStats>& ranks) {
+  HostView view;
+  view.stats.emplace();
+  for (const RankStats& stats : ranks) {
+    StatsFile file;
+    file.outcome = StatsOutcome::ok;
+    file.stats = stats;
+    view.stats->files.push_back(file);
+  }
+  view.config.emplace();
+  view.config->engine.ranks = 2;
+  view.control = Control{Mode::validate, 5, "r1"};
+  view.current_release = "r1";
+  return view;
+}
+
+Scrape scrape_of(const HostView& view) {
+  Exposition out;
+  std::set<int> seen;
+  add_rank_metrics(out, view, seen);
+  add_host_metrics(out, view);
+  return Scrape(out);
+}
+
+TEST(RankMetrics, ShowsCountersAsTheyAre) {
+  RankStats stats = rank_stats(0);
+  stats.calls_kernel = 7;
+  stats.calls_engine = 8;
+  stats.handed_back[KDTREE_BACK_MASK] = 3;
+  stats.compares = 9;
+  stats.mismatches = 1;
+  stats.max_ulp = 2.5;
+  stats.longest_prefix = 4096;
+  stats.batches = {{4, 9}};
+  stats.kv_pairs = 4;
+  stats.kv_contiguous_pairs = 1;
+  stats.graphs = true;
+  stats.sort_state = SortState::not_possible;
+  const Scrape seen = scrape_of(view_of({stats}));
+  EXPECT_EQ(seen["kdtree_verify_calls_total|kernel|0"], 7);
+  EXPECT_EQ(seen["kdtree_verify_calls_total|engine|0"], 8);
+  EXPECT_EQ(seen["kdtree_verify_handed_back_total|0|mask"], 3);
+  EXPECT_EQ(seen["kdtree_verify_compares_total|0"], 9);
+  EXPECT_EQ(seen["kdtree_verify_batch_compares_total|4|0"], 9);
+  EXPECT_EQ(seen["kdtree_verify_mismatches_total|0"], 1);
+  EXPECT_EQ(seen["kdtree_verify_max_difference_ulps|0"], 2.5);
+  EXPECT_EQ(seen["kdtree_verify_longest_compared_prefix_tokens|0"], 4096);
+  EXPECT_EQ(seen["kdtree_kv_contiguous_ratio|0"], 0.25);
+  EXPECT_EQ(seen["kdtree_rank_graphs|0"], 1);
+  EXPECT_EQ(seen["kdtree_rank_sorts_free_list|0"], 0);
+  EXPECT_EQ(seen["kdtree_rank_mode|validate|0"], 1);
+  EXPECT_EQ(seen["kdtree_rank_mode|on|0"], 0);
+  EXPECT_EQ(seen["kdtree_rank_up|0"], 1);
+  EXPECT_EQ(seen["kdtree_rank_up|1"], 0);
+  EXPECT_EQ(seen["kdtree_stats_files|ok"], 1);
+  EXPECT_EQ(seen["kdtree_stats_files|torn"], 0);
+  EXPECT_FALSE(seen.has_family("kdtree_verify_max_abs_difference"));
+}
+
+TEST(RankMetrics, WhatNobodyComparedHasNoDifference) {
+  const Scrape seen = scrape_of(view_of({rank_stats(0)}));
+  EXPECT_EQ(seen["kdtree_verify_compares_total|0"], 0);
+  for (const char* gone :
+       {"kdtree_verify_max_difference_ulps", "kdtree_verify_longest_compared_prefix_tokens",
+        "kdtree_kv_contiguous_ratio", "kdtree_rank_graphs", "kdtree_rank_sorts_free_list",
+        "kdtree_verify_handed_back_total"})
+    EXPECT_FALSE(seen.has_family(gone)) << gone;
+}
+
+TEST(RankMetrics, ARankThatStandsAsideHasNoMode) {
+  RankStats stats = rank_stats(0);
+  stats.patch_state = PatchState::refused;
+  const Scrape seen = scrape_of(view_of({stats}));
+  EXPECT_EQ(seen["kdtree_rank_active|0"], 0);
+  EXPECT_FALSE(seen.has_family("kdtree_rank_mode"));
+}
+
+TEST(RankMetrics, ProcessesThatAreNoRanksAreCountedAsFilesOnly) {
+  RankStats launcher = rank_stats(0);
+  launcher.tp_rank.reset();
+  const Scrape seen = scrape_of(view_of({launcher}));
+  EXPECT_EQ(seen["kdtree_stats_files|ok"], 1);
+  EXPECT_EQ(seen["kdtree_rank_up|0"], 0);
+  EXPECT_FALSE(seen.has_family("kdtree_rank_info"));
+}
+
+TEST(RankMetrics, OfTwoProcessesWithOneRankTheYoungerPublicationIsShown) {
+  RankStats old = rank_stats(0);
+  old.updated -= 5s;
+  old.calls_kernel = 1;
+  RankStats young = rank_stats(0);
+  young.calls_kernel = 2;
+  EXPECT_EQ(scrape_of(view_of({young, old}))["kdtree_verify_calls_total|kernel|0"], 2);
+  EXPECT_EQ(scrape_of(view_of({old, young}))["kdtree_verify_calls_total|kernel|0"], 2);
+}
+
+TEST(RankMetrics, ARankThatWasSeenStaysKnownAsDown) {
+  std::set<int> seen;
+  Exposition first;
+  add_rank_metrics(first, view_of({rank_stats(5)}), seen);
+  Exposition second;
+  add_rank_metrics(second, view_of({}), seen);
+  EXPECT_EQ(Scrape(second)["kdtree_rank_up|5"], 0);
+  EXPECT_FALSE(Scrape(second).has_family("kdtree_verify_calls_total"));
+}
+
+TEST(RankMetrics, AFolderThatCantBeReadShowsNothingButThat) {
+  HostView view = view_of({rank_stats(0)});
+  view.stats.reset();
+  const Scrape seen = scrape_of(view);
+  EXPECT_EQ(seen["kdtree_stats_up"], 0);
+  for (const char* gone :
+       {"kdtree_rank_up", "kdtree_stats_files", "kdtree_verify_calls_total", "kdtree_drift"})
+    EXPECT_FALSE(seen.has_family(gone)) << gone;
+}
+
+TEST(HostMetrics, NoDriftWhereAllAgrees) {
+  const Scrape seen = scrape_of(view_of({rank_stats(0), rank_stats(1)}));
+  EXPECT_EQ(seen["kdtree_drift|mode"], 0);
+  EXPECT_EQ(seen["kdtree_drift|release"], 0);
+  EXPECT_EQ(seen["kdtree_drift|ranks"], 0);
+  EXPECT_EQ(seen["kdtree_mode|validate"], 1);
+  EXPECT_EQ(seen["kdtree_mode|off"], 0);
+  EXPECT_EQ(seen["kdtree_control_generation"], 5);
+  EXPECT_EQ(seen["kdtree_release_info|r1"], 1);
+}
+
+TEST(HostMetrics, EachKindOfDrift) {
+  RankStats other = rank_stats(1);
+  other.mode = Mode::on;
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|mode"], 1);
+  other = rank_stats(1);
+  other.release_id = "r0";
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|release"], 1);
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0)}))["kdtree_drift|ranks"], 1);
+  other = rank_stats(1);
+  other.patch_state = PatchState::refused;
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|ranks"], 1);
+}
+
+TEST(HostMetrics, UnknownIntentionIsNoDriftAndNoMode) {
+  HostView view = view_of({rank_stats(0)});
+  view.control.reset();
+  view.current_release.clear();
+  view.config.reset();
+  const Scrape seen = scrape_of(view);
+  for (const char* gone :
+       {"kdtree_drift", "kdtree_mode", "kdtree_release_info", "kdtree_ranks_expected"})
+    EXPECT_FALSE(seen.has_family(gone)) << gone;
+}
+
+}  // namespace
+}  // namespace kdtree
