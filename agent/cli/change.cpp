@@ -45,7 +45,7 @@ GateWish wish_of(const GateCall& call, const Config& config, long long timeout_s
   wish.generation = call.generation;
   wish.deadline = timeout_s > 0 ? seconds(timeout_s) : config.deadlines.healthy_s;
   wish.stable = config.deadlines.stable_s;
-  if (call.previous_invocation.empty()) {
+  if (!call.restarted) {
     wish.deadline = std::min<milliseconds>(wish.deadline, kLiveDeadline);
     wish.stable = std::min<milliseconds>(wish.stable, kLiveStable);
   }

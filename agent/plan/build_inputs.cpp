@@ -70,8 +70,8 @@ Result<std::vector<std::string>> choose_archs(const Facts& facts, const Config& 
     const bool there = std::find(archs.begin(), archs.end(), gpu.arch) != archs.end();
     if (!there && !config.kernel.archs.empty())
       return fail(ExitCode::refused,
-                  "kernel.archs leaves out GPU " + std::to_string(gpu.index) + ", " + gpu.name +
-                      " (sm_" + gpu.arch + ")",
+                  "kernel.archs (" + joined(config.kernel.archs, ", ") + ") leaves out GPU " +
+                      std::to_string(gpu.index) + ", " + gpu.name + " (sm_" + gpu.arch + ")",
                   "add \"" + gpu.arch + "\", or leave kernel.archs empty");
     if (!there) archs.push_back(gpu.arch);
   }

@@ -126,7 +126,8 @@ Status StepRunner::undo(const Step& step) {
 
 Status StepRunner::gate(const GateExpectation& expect, bool restarted) {
   if (!ports_.gate || expect.unit.empty()) return {};
-  return ports_.gate({expect, restarted ? previous_invocation_ : std::string(), generation_});
+  return ports_.gate(
+      {expect, restarted, restarted ? previous_invocation_ : std::string(), generation_});
 }
 
 Status check_base(const Root& root, const Plan& plan) {

@@ -19,8 +19,13 @@ class StepRunner {
   // Brings back what the step changed in files and in the enablement of units; a unit that it
   // started or stopped is not touched. A step that never ran may be undone.
   Status undo(const Step& step);
-  // `restarted`: the unit has to be under another InvocationID than before the last restart_unit.
+  // Waits for `expect`: after a restart under another InvocationID than before it; else for every
+  // rank to have seen the control file that write_control wrote last.
   Status gate(const GateExpectation& expect, bool restarted);
+
+  // Ranks need not have seen a control file: one that is in the wanted mode already may be slow to
+  // look at it.
+  void forget_generation() { generation_ = 0; }
 
  private:
   Status run_file(const Step& step);

@@ -83,6 +83,7 @@ class Change {
     if (plan_.undo_gate.unit.empty() && plan_.gate.unit.empty()) return {};
     if (!restarted) {
       if (!plan_.engine_was_active) return {};
+      runner_.forget_generation();
       if (runner_.gate(plan_.undo_gate, false)) return {};
     }
     Step step;

@@ -20,7 +20,8 @@ namespace kdtree {
 
 struct GateCall {
   GateExpectation expect;
-  std::string previous_invocation;  // "" = no restart is part of this
+  bool restarted = false;           // the engine was started anew: loading takes its time
+  std::string previous_invocation;  // the InvocationID from before that; "" = it had none
   std::uint64_t generation = 0;  // control generation that every rank must have reached; 0 = none
 };
 

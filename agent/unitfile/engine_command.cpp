@@ -97,16 +97,16 @@ Status EngineCommand::understand() {
     const std::string name = base_name(word);
     if (word.empty()) return refuse("names no program that kdtree knows", "see kdtreectl(8)");
     if (is_shell(name))
-      return refuse("runs the shell '" + name + "'",
+      return refuse("runs the shell '" + word + "'",
                     "put the engine's own command there, with Environment= for what the shell set; "
                     "or give it in engine.command");
     if (is_container_tool(name))
       return refuse(
-          "runs '" + name + "'",
+          "runs '" + word + "'",
           "kdtree works where the engine's Python is: run kdtreectl inside that container, "
           "or start the engine from its own unit");
     if (is_privilege_tool(name))
-      return refuse("runs '" + name + "'", "put the engine's own command there and use User=");
+      return refuse("runs '" + word + "'", "put the engine's own command there and use User=");
     if (name == "env") {
       KDTREE_TRY(understand_env(at));
     } else if (is_launcher(name)) {

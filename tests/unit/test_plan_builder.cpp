@@ -63,7 +63,8 @@ TEST(BuildInputs, RefusalsSayWhatToDo) {
                   f.gpu_error = "no driver";
                 },
                 "no driver", "\"cpu\""},
-           Case{[](Facts&, Config&c) { c.kernel.archs = {"90"}; }, "leaves out GPU 0", "\"120\""},
+           Case{[](Facts&, Config&c) { c.kernel.archs = {"90"}; },
+                "kernel.archs (90) leaves out GPU 0", "\"120\""},
            Case{[](Facts&f, Config&) {
                   for (auto& g : f.gpus) g.arch = "75";
                 },

@@ -29,11 +29,11 @@ struct Refusal {
 
 TEST(EngineCommand, RefusesWhatItCannotUnderstand) {
   for (const Refusal& refusal : {
-           Refusal{"/bin/sh -c 'exec python -m sglang.launch_server'", "runs the shell 'sh'"},
-           Refusal{"/bin/bash /opt/start.sh", "runs the shell 'bash'"},
-           Refusal{"/usr/bin/docker run sglang", "runs 'docker'"},
+           Refusal{"/bin/sh -c 'exec python -m sglang.launch_server'", "runs the shell '/bin/sh'"},
+           Refusal{"/bin/bash /opt/start.sh", "runs the shell '/bin/bash'"},
+           Refusal{"/usr/bin/docker run sglang", "runs '/usr/bin/docker'"},
            Refusal{"/usr/bin/env FOO=1 podman run x", "runs 'podman'"},
-           Refusal{"/usr/bin/sudo python3 x.py", "runs 'sudo'"},
+           Refusal{"/usr/bin/sudo python3 x.py", "runs '/usr/bin/sudo'"},
            Refusal{"/usr/bin/env PYTHONPATH=/x python3 x.py", "sets PYTHONPATH with env"},
            Refusal{"/usr/bin/env -i python3 x.py", "runs env with '-i'"},
            Refusal{"/usr/bin/env -u KDTREE_VERIFY python3 x.py", "unsets KDTREE_VERIFY"},
