@@ -72,7 +72,7 @@ def test_a_hung_gpu_delays_no_scrape_and_no_end(agent: Agent) -> None:
     assert shown == {"0", "1", "2", "5", "6", "7"}
     assert agent.value("kdtree_gpu_up", gpu="3") == 0
     assert agent.value("kdtree_gpu_sample_age_seconds", gpu="3") > 4
-    assert "GPU 3 is not usable (hung)" in agent.log.read_text()
+    agent.until(lambda: "GPU 3 is not usable (hung)" in agent.log.read_text(), "the log says so")
     assert agent.get("/healthz")[0] == 200
     assert agent.stop() == 0
 
@@ -84,7 +84,7 @@ def test_nvml_failures_are_named_and_nothing_is_invented(agent: Agent) -> None:
     names = {name for name, _ in agent.series()}
     assert agent.value("kdtree_nvml_up") == 0
     assert not [name for name in names if name.startswith("kdtree_gpu")]
-    assert "Driver/library version mismatch" in agent.log.read_text()
+    agent.until(lambda: "Driver/library version mismatch" in agent.log.read_text(), "the log says so")
 
 
 def test_xids_are_counted_each(agent: Agent) -> None:
@@ -180,8 +180,7 @@ def test_configuration_and_control_file_that_cant_be_used(agent: Agent) -> None:
     agent.start()
     assert agent.value("kdtree_host_up") == 0
     assert agent.family("kdtree_mode") == {} and agent.family("kdtree_ranks_expected") == {}
-    log = agent.log.read_text()
-    assert "kdtree.json" in log and "control" in log
+    agent.until(lambda: "kdtree.json" in agent.log.read_text() and "control" in agent.log.read_text(), "the log names both")
     agent.configure(ranks=2)
     (agent.root / "run/kdtree/control").unlink()
     agent.until(lambda: agent.value("kdtree_host_up") == 1, "the repaired files are read")
