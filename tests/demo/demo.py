@@ -100,7 +100,7 @@ def configuration(device: str, **more: Any) -> dict[str, Any]:
 @contextmanager
 def prometheus(host: KdtreeHost, scratch: Path) -> Iterator[None]:
     """Debian's Prometheus with the configuration that kdtree installs, in the host's network. Ends with the demo."""
-    config = host.path("/usr/share/kdtree/dashboards/prometheus.yml").resolve()
+    config = host.path("/usr/share/kdtree/dashboards/prometheus.yml")
     with open(scratch / "prometheus.log", "w") as log:
         job = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *host.in_network(
@@ -108,6 +108,9 @@ def prometheus(host: KdtreeHost, scratch: Path) -> Iterator[None]:
                  f"--web.listen-address={urllib.parse.urlparse(PROMETHEUS).netloc}"])],
             stdout=log, stderr=subprocess.STDOUT)
     try:
+        host.wait("Prometheus is ready", lambda: job.poll() is not None or host.http(f"{PROMETHEUS}/-/ready")[0] == 200)
+        if job.poll() is not None:
+            raise DemoFailed(f"Prometheus ended: {(scratch / 'prometheus.log').read_text().strip().splitlines()[-1]}")
         yield
     finally:
         job.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from kdtree_patch import stats_format
+from kdtree_host import stats_format
 
 _REASONS = dict(enumerate(stats_format.BACK_NAMES))
 

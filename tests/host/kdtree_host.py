@@ -13,6 +13,7 @@ from machine import Bind, Completed, Machine
 from package import REPOSITORY, add_fake_nvml, install
 
 sys.path.insert(0, str(REPOSITORY / "sitecustomize"))
+from kdtree_patch import stats_format  # noqa: E402,F401: for users of this module
 from kdtree_patch.stats import StatsError, read_stats  # noqa: E402
 
 UNIT = "sglang.service"
