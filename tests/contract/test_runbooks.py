@@ -144,6 +144,6 @@ def test_xid_tables_and_alerts_agree() -> None:
 def test_hand_back_table_names_real_reasons() -> None:
     """Every reason of the stats file's enum that is counted, and no other."""
     header = (RUNBOOKS.parent / "agent/stats/stats_abi.h").read_text()
-    known = {name.lower() for name in re.findall(r"KDTREE_BACK_(\w+) = \d+", header)} - {"not_verify"}
+    known = {name.lower() for name in re.findall(r"KDTREE_BACK_(\w+)\s*=\s*\d+", header)} - {"not_verify"}
     rows = re.findall(r"^\| (`[^|]+`) \|", (RUNBOOKS / "KdtreeVerifyHandedBack.md").read_text(), re.M)
     assert {reason for row in rows for reason in re.findall(r"`(\w+)`", row)} == known
