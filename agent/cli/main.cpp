@@ -39,7 +39,7 @@ ExitCode run(int argc, char** argv) {
       app.exit(error);  // --help and --version
       return ExitCode::done;
     }
-    context.outcome = usage_error(app, context.argv, error);
+    context.outcome = usage_error(app, error);
   } catch (const std::exception& error) {
     context.outcome =
         fail(ExitCode::refused, std::string("internal error: ") + error.what(), "please report it");

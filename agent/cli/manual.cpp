@@ -159,19 +159,18 @@ std::string man_page(CLI::App& app) {
   return out.str();
 }
 
-tl::unexpected<Error> usage_error(CLI::App& app, const std::vector<std::string>& argv,
-                                  const CLI::ParseError& error) {
+tl::unexpected<Error> usage_error(CLI::App& app, const CLI::ParseError& error) {
   std::string what = error.what();
   std::ranges::replace(what, '\n', ' ');
   auto parsed = app.get_subcommands();
   if (!parsed.empty())
     return fail(ExitCode::usage, parsed.front()->get_name() + ": " + what,
                 "kdtreectl " + parsed.front()->get_name() + " --help");
-  auto word = std::ranges::find_if(argv.begin() + (argv.empty() ? 0 : 1), argv.end(),
-                                   [](const auto& arg) { return !arg.starts_with("-"); });
+  const auto left = app.remaining(true);
+  auto word = std::ranges::find_if(left, [](const auto& arg) { return !arg.starts_with("-"); });
   const bool no_such_verb =
       error.get_name() == "ExtrasError" || error.get_name() == "RequiredError";
-  if (no_such_verb && word != argv.end()) {
+  if (no_such_verb && word != left.end()) {
     std::string verbs;
     for (const auto* verb : app.get_subcommands({}))
       if (!verb->get_group().empty()) verbs += (verbs.empty() ? "" : ", ") + verb->get_name();

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
-#include <vector>
 
 #include "agent/util/result.h"
 
@@ -24,7 +23,6 @@ struct ManualCalled {
 };
 
 // A command line that CLI11 didn't accept, in one line with what to do.
-tl::unexpected<Error> usage_error(CLI::App& app, const std::vector<std::string>& argv,
-                                  const CLI::ParseError& error);
+tl::unexpected<Error> usage_error(CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace kdtree
