@@ -76,7 +76,9 @@ Status SdBusManager::connect() {
   sd_bus_set_method_call_timeout(bus_.get(),
                                  static_cast<std::uint64_t>(microseconds(kCallDeadline).count()));
   sd_bus_slot* slot = nullptr;
-  int r = sd_bus_match_signal(bus_.get(), &slot, bus::kSystemd, bus::kManagerPath, bus::kManager,
+  // On the private socket nobody puts a sender into the messages.
+  const char* sender = sd_bus_is_bus_client(bus_.get()) > 0 ? bus::kSystemd : nullptr;
+  int r = sd_bus_match_signal(bus_.get(), &slot, sender, bus::kManagerPath, bus::kManager,
                               "JobRemoved", on_job_removed, this);
   bus::BusError error;
   if (r < 0) return bus_failure("cannot watch systemd's jobs", error, r);
