@@ -65,7 +65,10 @@ const nlohmann::json* JsonObject::find(std::string_view key) {
 
 const nlohmann::json* JsonObject::need(std::string_view key) {
   const auto* member = find(key);
-  if (member == nullptr) reject(key, "is missing");
+  if (member == nullptr) {
+    missing_ = missing_ || first_.has_value();
+    reject(key, "is missing");
+  }
   return member;
 }
 
@@ -116,7 +119,7 @@ void JsonObject::texts(std::string_view key, std::vector<std::string>& target) {
 }
 
 Status JsonObject::finish() {
-  if (!first_ || !value_.is_object()) return first_;
+  if ((!first_ && !missing_) || !value_.is_object()) return first_;
   for (const auto& [key, ignored] : value_.items()) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string close = nearest(key, known_);

@@ -31,7 +31,8 @@ class JsonObject {
 
   std::string path_of(std::string_view key) const;
   void reject(std::string_view key, const std::string& why, const std::string& hint = {});
-  // The first error of all, or an unknown key. Errors: usage.
+  // The first error of all, or an unknown key; an unknown key before a missing one, since it may be
+  // the missing one misspelt. Errors: usage.
   Status finish();
 
  private:
@@ -39,6 +40,7 @@ class JsonObject {
   std::string path_;
   std::vector<std::string> known_;
   Status first_;
+  bool missing_ = false;  // first_ is a missing key
 };
 
 // The candidate with the fewest edits from `word`, if they are at most a third of its length; else
