@@ -19,6 +19,7 @@ constexpr Names<2> kGpuReason{"gpu", "reason"};
 constexpr Names<2> kGpuXid{"gpu", "xid"};
 constexpr Names<1> kReason{"reason"};
 constexpr Names<1> kState{"state"};
+constexpr Names<1> kPatchState{"patch_state"};
 constexpr Names<1> kRank{"rank"};
 constexpr Names<7> kRankInfo{"rank",          "pid",         "release", "engine_version",
                              "torch_version", "patch_state", "device"};
@@ -138,6 +139,11 @@ constexpr MetricSpec kCatalog[] = {
      "Stats files by what reading them gave: ok, torn, damaged, truncated, foreign, newer, dead, "
      "stale, not_regular, "
      "too_large, unreadable.",
+     "kdtree_stats_up is 0"},
+    {Metric::patch_processes, "kdtree_patch_processes", gauge, "1", kPatchState,
+     "Living processes with the patch in them, ranks or not, by what it does there: active, "
+     "passive, "
+     "refused. One that refuses at its start never learns its rank, and shows here alone.",
      "kdtree_stats_up is 0"},
     {Metric::ranks_expected,
      "kdtree_ranks_expected",

@@ -37,6 +37,7 @@ enum class Metric {
   // the patch inside the engine's processes, from the stats files
   stats_up,
   stats_files,
+  patch_processes,
   ranks_expected,
   rank_up,
   rank_active,

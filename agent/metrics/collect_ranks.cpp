@@ -61,6 +61,12 @@ void add_rank_metrics(Exposition& out, const HostView& view, std::set<int>& seen
   for (const StatsOutcome outcome : all_outcomes())
     out.add(Metric::stats_files, {std::string(outcome_name(outcome))}, files[outcome]);
 
+  std::map<PatchState, int> processes;
+  for (const StatsFile& file : view.stats->files)
+    if (file.stats) ++processes[file.stats->patch_state];
+  for (const PatchState state : {PatchState::active, PatchState::passive, PatchState::refused})
+    out.add(Metric::patch_processes, {std::string(patch_state_name(state))}, processes[state]);
+
   const auto ranks = living_ranks(view);
   for (const auto& [rank, stats] : ranks) seen.insert(rank);
   std::set<int> shown = seen;

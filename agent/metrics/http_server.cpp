@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -31,6 +32,13 @@ std::pair<std::string, std::string> split_address(const std::string& address) {
     return {};
   if (host == "localhost") host = "127.0.0.1";
   return {host, address.substr(colon + 1)};
+}
+
+// getaddrinfo() takes 99999 for 34463.
+bool is_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc{} && end == text.data() + text.size();
 }
 
 std::uint16_t port_of(int fd) {
@@ -86,7 +94,7 @@ struct HttpCallback {
 
 Result<UniqueFd> listen_on(const std::string& address) {
   const auto [host, port] = split_address(address);
-  if (host.empty() || port.empty())
+  if (host.empty() || !is_port(port))
     return fail(ExitCode::usage, "'" + address + "' is not an address to listen on",
                 "write host:port, as in 127.0.0.1:9817");
   addrinfo hints{};

@@ -14,7 +14,8 @@ using namespace std::chrono_literals;
 class Scrape {
  public:
   explicit Scrape(const Exposition& out) {
-    for (const Series& series : parse_scrape(as_text(out.families())).value()) {
+    const auto scraped = parse_scrape(as_text(out.families())).value();
+    for (const Series& series : scraped) {
       std::string key = series.name;
       for (const auto& [name, value] : series.labels) key += "|" + value;
       values_[key] = series.value;
@@ -201,6 +202,16 @@ TEST(RankMetrics, ProcessesThatAreNoRanksAreCountedAsFilesOnly) {
   EXPECT_FALSE(seen.has_family("kdtree_rank_info"));
 }
 
+TEST(RankMetrics, AProcessThatRefusedBeforeItKnewItsRankIsSeen) {
+  RankStats refused = rank_stats(0);
+  refused.tp_rank.reset();
+  refused.patch_state = PatchState::refused;
+  const Scrape seen = scrape_of(view_of({refused, rank_stats(1)}));
+  EXPECT_EQ(seen["kdtree_patch_processes|refused"], 1);
+  EXPECT_EQ(seen["kdtree_patch_processes|active"], 1);
+  EXPECT_EQ(seen["kdtree_patch_processes|passive"], 0);
+}
+
 TEST(RankMetrics, OfTwoProcessesWithOneRankTheYoungerPublicationIsShown) {
   RankStats old = rank_stats(0);
   old.updated -= 5s;
@@ -227,7 +238,8 @@ TEST(RankMetrics, AFolderThatCantBeReadShowsNothingButThat) {
   const Scrape seen = scrape_of(view);
   EXPECT_EQ(seen["kdtree_stats_up"], 0);
   for (const char* gone :
-       {"kdtree_rank_up", "kdtree_stats_files", "kdtree_verify_calls_total", "kdtree_drift"})
+       {"kdtree_rank_up", "kdtree_stats_files", "kdtree_patch_processes",
+        "kdtree_verify_calls_total", "kdtree_drift"})
     EXPECT_FALSE(seen.has_family(gone)) << gone;
 }
 

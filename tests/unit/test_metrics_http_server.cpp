@@ -71,7 +71,7 @@ TEST_F(HttpServerTest, ASlowClientDoesntHoldUpAnother) {
 }
 
 TEST_F(HttpServerTest, GarbageIsRefused) {
-  EXPECT_EQ(exchange(server_->port(), "\x16\x03\x01\r\n\r\n").substr(0, 9), "HTTP/1.1 ");
+  EXPECT_FALSE(exchange(server_->port(), "\x16\x03\x01\r\n\r\n").starts_with("HTTP/1.1 200"));
   exchange(server_->port(), request("GET", "/" + std::string(100'000, 'x')));
   EXPECT_EQ(exchange(server_->port(), request("GET", "/a")).substr(0, 12), "HTTP/1.1 200");
 }

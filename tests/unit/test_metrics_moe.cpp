@@ -45,7 +45,8 @@ std::map<std::string, double> scrape(const RankStats& rank, MoeWindow& window, T
   Exposition out;
   add_moe_metrics(out, view, window, now);
   std::map<std::string, double> values;
-  for (const Series& series : parse_scrape(as_text(out.families())).value()) {
+  const auto scraped = parse_scrape(as_text(out.families())).value();
+  for (const Series& series : scraped) {
     std::string key = series.name;
     for (const auto& [name, value] : series.labels) key += "|" + value;
     values[key] = series.value;
