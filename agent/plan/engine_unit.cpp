@@ -156,6 +156,7 @@ Result<EngineCommand> command_of_mode(const std::string& base_text, const Base& 
                     "the engine's command line takes " + flag + " from the variable " + name,
                     "write " + flag + " into ExecStart= itself");
   }
+  KDTREE_TRY(command.check_editable(edited));
   command.remove_flags(mode.remove_flags);
   command.add_flags(mode.add_flags);
   if (mode.mem_fraction_static) {

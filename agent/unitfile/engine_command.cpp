@@ -50,6 +50,11 @@ bool ours(const std::string& variable) {
   return variable == "PYTHONPATH" || variable.starts_with("KDTREE_");
 }
 
+// `$NAME` alone: systemd makes any number of words of it, so it is nobody's value.
+bool is_whole_variable(const std::string& text) {
+  return text.size() > 1 && text[0] == '$' && text[1] != '$' && text[1] != '{';
+}
+
 std::string number_text(double value) {
   char buffer[32];
   return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
@@ -224,7 +229,9 @@ std::optional<std::size_t> EngineCommand::find_flag(const std::string& name) con
 std::size_t EngineCommand::end_of_flag(std::size_t at) const {
   if (items_[at].word.text.find('=') != std::string::npos) return at + 1;
   std::size_t end = at + 1;
-  while (end < items_.size() && !items_[end].word.text.starts_with("--")) ++end;
+  while (end < items_.size() && !items_[end].word.text.starts_with("--") &&
+         !is_whole_variable(items_[end].word.text))
+    ++end;
   return end;
 }
 
@@ -239,6 +246,18 @@ void EngineCommand::insert(std::size_t at, const std::vector<std::string>& liter
     const auto words = split_words(raw);
     items_.insert(items_.begin() + static_cast<std::ptrdiff_t>(at++), {" ", words->front()});
   }
+}
+
+Status EngineCommand::check_editable(const std::vector<std::string>& names) const {
+  for (const auto& name : names) {
+    const auto at = find_flag(name);
+    if (!at || items_[*at].word.text != name || *at + 1 >= items_.size()) continue;
+    const std::string& next = items_[*at + 1].word.text;
+    if (is_whole_variable(next))
+      return refuse("has " + next + " right after " + name + ": its value, or other flags?",
+                    "write the value itself, or put " + next + " elsewhere");
+  }
+  return {};
 }
 
 Result<std::optional<double>> EngineCommand::mem_fraction() const {

@@ -41,6 +41,10 @@ class EngineCommand {
   // error.
   void remove_flags(const std::vector<std::string>& names);
 
+  // Can these flags be replaced or removed? Errors: refused: a `$VAR` that may be the value of one,
+  // or more flags.
+  Status check_editable(const std::vector<std::string>& names) const;
+
   // Variables that the command line takes from the environment, which may hide flags.
   std::vector<std::string> variables() const;
   // The Python (or sglang program) that runs, as written.

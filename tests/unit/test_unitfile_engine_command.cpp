@@ -97,6 +97,17 @@ TEST(EngineCommand, AddsReplacesAndRemovesFlags) {
   EXPECT_EQ(command.text(), "/p/python3 s.py --b --d '%i' --e \"x y\" --f 50%% $$x");
 }
 
+TEST(EngineCommand, AVariableBehindAValueStays) {
+  auto command = parsed("/p/python3 s.py --mem-fraction-static 0.94 $EXTRA");
+  command.set_mem_fraction(0.9);
+  EXPECT_EQ(command.text(), "/p/python3 s.py --mem-fraction-static 0.9 $EXTRA");
+  auto flags = parsed("/p/python3 s.py --a 1 $EXTRA --b $MORE");
+  EXPECT_TRUE(flags.check_editable({"--a", "--c"}));
+  EXPECT_FALSE(flags.check_editable({"--b"}));
+  flags.remove_flags({"--a"});
+  EXPECT_EQ(flags.text(), "/p/python3 s.py $EXTRA --b $MORE");
+}
+
 TEST(EngineCommand, FlagsOfPythonItselfAreNotTouched) {
   auto command = parsed("/p/python3 -X utf8 s.py --x");
   command.remove_flags({"--x", "-X"});
