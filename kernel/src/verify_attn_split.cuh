@@ -34,7 +34,8 @@ struct SharedLayout {
   static constexpr int kRowMax = kWeights + kTileRows * kWeightStride;  // float [4][kRows]
   static constexpr int kFactor = kRowMax + 4 * kRows * 4;               // float [kRows]
   static constexpr int kMaximum = kFactor + kRows * 4;                  // float [kRows]
-  static constexpr int kBytes = kMaximum + kRows * 4;
+  static constexpr int kWalk = kMaximum + kRows * 4;  // int4: where the block is in its run
+  static constexpr int kBytes = kWalk + 16;
   static constexpr int kQueries =
       kTileBytes;  // T [kRows][576] while it is loaded: over stage 1 and the exchange
   static_assert(kQueries + kRows * kRowBytes <= kWeights, "queries must fit where they are staged");
@@ -81,12 +82,15 @@ class RowGather {
   // Slot of the tile's row, read early; nothing to read for rows that don't come from the pool.
   __device__ __forceinline__ uint32_t slot(int tile) const {
     const int key = tile * kTileRows + row_;
-    if (key < request_.prefix)
-      return load_slot(p_.kv_indices, p_.kv_indices_bits, int64_t{request_.kv_start} + key);
-    if (p_.k_draft == nullptr && key < request_.keys())
-      return load_slot(p_.out_cache_loc, p_.out_cache_loc_bits,
-                       int64_t{request_.first_token} + (key - request_.prefix));
-    return 0;
+    const bool draft = key >= request_.prefix;
+    const void* array = draft ? p_.out_cache_loc : p_.kv_indices;
+    const int bits = draft ? p_.out_cache_loc_bits : p_.kv_indices_bits;
+    const int64_t at = draft ? int64_t{request_.first_token} + (key - request_.prefix)
+                             : int64_t{request_.kv_start} + key;
+    uint32_t slot = 0;
+    if (!draft || (p_.k_draft == nullptr && key < request_.keys()))
+      slot = load_slot(array, bits, at);
+    return slot;
   }
 
   __device__ __forceinline__ const char* pool_row(uint32_t slot) const {
@@ -363,7 +367,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t begin = int64_t{split} * per_split;
   if (begin >= batch.total) return;
   int unit = static_cast<int>(begin);
-  const int end = batch.total - unit < per_split ? batch.total : unit + per_split;
+  int end = batch.total - unit < per_split ? batch.total : unit + per_split;
   const Located at(p, unit, lane);
   int request = at.request, first_unit = at.first_unit;
   const int first_row = group * Layout::kRows;
@@ -372,20 +376,32 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int last_unit = first_unit + shape.units() < end ? first_unit + shape.units() : end;
     if (unit < last_unit && first_row < shape.tokens * p.heads) {
       const int partial = (split + request) * groups + group;
+      // Kept out of registers while they are all needed.
+      int4* walk = reinterpret_cast<int4*>(shared + Layout::kWalk);
+      if (threadIdx.x == 0) *walk = make_int4(last_unit, first_unit + shape.units(), request, end);
       attend<T, kTiles>(p, request, unit - first_unit, last_unit - first_unit, partial, first_row,
                         shared);
       const float* sums = reinterpret_cast<const float*>(shared + Layout::kRowMax);
       const float* maxima = reinterpret_cast<const float*>(shared + Layout::kMaximum);
       const int row = static_cast<int>(threadIdx.x);
+      const int4 at_end = *walk;
       if (row < Layout::kRows)
-        statistics[int64_t{partial} * Layout::kRows + row] = make_float2(
-            maxima[row], sums[row] + sums[row + Layout::kRows] + sums[row + 2 * Layout::kRows] +
-                             sums[row + 3 * Layout::kRows]);
+        statistics[((int64_t{static_cast<int>(blockIdx.x) / groups} + at_end.z) * groups +
+                    static_cast<int>(blockIdx.x) % groups) *
+                       Layout::kRows +
+                   row] = make_float2(maxima[row], sums[row] + sums[row + Layout::kRows] +
+                                                       sums[row + 2 * Layout::kRows] +
+                                                       sums[row + 3 * Layout::kRows]);
+      unit = at_end.x;
+      first_unit = at_end.y;
+      request = at_end.z + 1;
+      end = at_end.w;
       __syncthreads();
+    } else {
+      unit = last_unit;
+      first_unit += shape.units();
+      ++request;
     }
-    unit = last_unit;
-    first_unit += shape.units();
-    ++request;
   }
 }
 
