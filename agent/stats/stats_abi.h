@@ -20,8 +20,9 @@
  * file_bytes == what was read, header_bytes and every section inside it; sequence even and not 0;
  * crc32 matches. On an odd sequence or a wrong crc32 read again, at most 5 times with 1 ms between:
  * then the file is torn (sequence moved) or damaged (it did not). The writer is alive if
- * /proc/<pid>/stat's start time equals pid_start_ticks under the same boot_id; values of a dead or
- * stale (updated_boottime_ns older than 10 s) writer are never shown.
+ * /proc/<pid>/stat's start time equals pid_start_ticks (boot_id explains a dead file, it kills
+ * none: services of a container may see another id than its shell); values of a dead or stale
+ * (updated_boottime_ns older than 10 s) writer are never shown.
  */
 
 #define KDTREE_STATS_MAGIC "KDTSTAT1"

@@ -96,15 +96,13 @@ void check_writer(const Root& root, StatsFile& file) {
   const auto started = process_start_ticks(static_cast<pid_t>(stats.pid), root);
   const auto now = std::chrono::nanoseconds(static_cast<std::int64_t>(boottime_ns()));
   const std::string who = "process " + std::to_string(stats.pid);
-  if (stats.boot_id != boot_id(root)) {
+  // The boot id alone proves nothing: a container's services may see another one than its shell
+  // does (ProtectKernelTunables= and ProtectControlGroups= mount /proc anew). It only words the
+  // reason.
+  if (!started || *started != stats.pid_start_ticks) {
     file.outcome = StatsOutcome::dead;
-    file.detail = "written before the last boot";
-  } else if (!started) {
-    file.outcome = StatsOutcome::dead;
-    file.detail = who + " has ended";
-  } else if (*started != stats.pid_start_ticks) {
-    file.outcome = StatsOutcome::dead;
-    file.detail = who + " is another one now";
+    file.detail = !started ? who + " has ended" : who + " is another one now";
+    if (stats.boot_id != boot_id(root)) file.detail += "; written under another boot id";
   } else if (stats.updated > now) {
     file.outcome = StatsOutcome::damaged;
     file.detail = "published in the future";
