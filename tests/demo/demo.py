@@ -122,8 +122,8 @@ def run(demo: Demo, scratch: Path) -> None:
 
     demo.step(f"the host as its operator has it: {UNIT}, {RANKS} ranks, no kdtree in it")
     host.write("/etc/kdtree/kdtree.json", json.dumps(configuration(demo.device), indent=1))
-    facts["files_before"] = host.tree("/etc", "/opt/kdtree", "/var/lib/kdtree")
     host.install_engine(engine_text(demo.device), timeout=240)
+    facts["files_before"] = host.tree("/etc", "/opt/kdtree", "/var/lib/kdtree")
     facts["unit_before"] = host.read(UNIT_PATH)
     facts["command_before"] = host.command_line()
     facts["tokens"] = {"plain": demo.generate()}

@@ -78,7 +78,7 @@ def text(facts: Mapping[str, Any]) -> str:
                                   f"a fixed prompt gave {same} before kdtree, in validate, in on, and after the rollback"]),
             ("handed back", [f"{count} calls: {reason}" for reason, count in on["handed_back"].items()] or ["none"]),
             ("live switches", [f"off -> validate {facts['to_validate_s']:.1f} s, validate -> on {facts['to_on_s']:.1f} s, no restart"]),
-            ("broken change", [f"{broken['result']} in {facts['broken_s']:.0f} s: {broken['reason']}"]),
+            ("broken change", [f"{broken['result']} in {facts['broken_s']:.0f} s: {broken['reason'][:110]}…"]),
             ("Prometheus saw", [f"{seen['gpus']} GPUs{' (simulated)' if cpu else ''}, {seen['ranks_on']} ranks in mode on, "
                                 f"calls by {', '.join(f'{who} {count}' for who, count in sorted(seen['calls'].items()))} since the last start; "
                                 f"alerts firing: {', '.join(seen['alerts']) or 'none'}"])]

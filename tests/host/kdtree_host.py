@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -132,14 +133,16 @@ class KdtreeHost(Machine):
         return dict(line.split("=", 1) for line in text.split("\0") if line)
 
     def ranks(self) -> dict[int, dict[str, Any]]:
-        """rank → its stats, read by the patch's own reader (not kdtreectl's) from files of living processes."""
+        """rank → its stats, read by the patch's own reader (not kdtreectl's) from files of processes that are there and
+        have published within 10 s."""
         found = {}
         for file in self.path("/run/kdtree/stats").glob("*.stats"):
             try:
                 values = read_stats(str(file))
             except StatsError:
                 continue
-            if values["tp_rank"] >= 0 and self.path(f"/proc/{values['pid']}").exists():
+            fresh = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - values["updated_boottime_ns"] < 10_000_000_000
+            if values["tp_rank"] >= 0 and fresh and self.path(f"/proc/{values['pid']}").exists():
                 found[values["tp_rank"]] = values
         return found
 

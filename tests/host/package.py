@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from image import HostError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
+FAKE_GPUS = "/etc/fake-nvml.json"  # what the simulated GPUs do; looked at while the agent runs (tests/fake_nvml/README.md)
 
 
 def build_folder() -> Path:
@@ -34,7 +36,7 @@ def install(into: Path) -> Path:
 
 
 def add_fake_nvml(into: Path) -> None:
-    """Puts the tests' libnvidia-ml.so.1 (eight GPUs) where a driver's would be."""
+    """Puts the tests' libnvidia-ml.so.1 (eight GPUs, busy in waves) where a driver's would be."""
     library = build_folder() / "tests" / "fake_nvml" / "libnvidia-ml.so.1"
     if not library.exists():
         raise HostError(f"{library} is missing; build with KDTREE_WITH_TESTS=ON")
@@ -42,6 +44,12 @@ def add_fake_nvml(into: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / library.name).write_bytes(library.read_bytes())
     (folder / library.name).chmod(0o755)
+    drop_in = into / "usr/lib/systemd/system/kdtree-agent.service.d/50-fake-gpus.conf"
+    drop_in.parent.mkdir(parents=True, exist_ok=True)
+    drop_in.write_text(f"[Service]\nEnvironment=KDTREE_FAKE_NVML={FAKE_GPUS}\n")
+    waves = into / FAKE_GPUS.lstrip("/")
+    waves.parent.mkdir(parents=True, exist_ok=True)
+    waves.write_text(json.dumps({"gpus": {str(gpu): {"utilization": "wave"} for gpu in range(8)}}) + "\n")
 
 
 def missing_libraries(host, *programs: str) -> list[str]:

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from kdtree_host import RANKS, UNIT, UNIT_PATH, KdtreeHost
+from package import FAKE_GPUS
 
 DROP_IN = f"{UNIT_PATH}.d/60-kdtree.conf"
 METRICS = "http://127.0.0.1:9817/metrics"
@@ -88,6 +89,14 @@ def test_metrics_of_eight_gpus_and_eight_ranks(steady):
     assert any(name.startswith("kdtree_release_info{") and release in name for name in series)
     assert [name for name in series if name.startswith("kdtree_mode{") and series[name] == 1] == ['kdtree_mode{mode="off"}']
     assert not any(value for name, value in series.items() if name.startswith("kdtree_drift{"))
+
+
+def test_each_gpus_utilisation_is_the_one_it_has(steady):
+    given = {str(gpu): {"utilization": 10 * gpu + 5} for gpu in range(8)}
+    steady.write(FAKE_GPUS, json.dumps({"gpus": given}))
+    wanted = {f'kdtree_gpu_utilization_ratio{{gpu="{gpu}"}}': (10 * gpu + 5) / 100 for gpu in range(8)}
+    steady.wait("the agent shows all eight", lambda: {
+        name: value for name, value in scrape(steady).items() if name.startswith("kdtree_gpu_utilization_ratio{")} == wanted, 20)
 
 
 def test_the_agent_listens_on_loopback_only_and_is_no_root(steady):

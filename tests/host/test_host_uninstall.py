@@ -12,6 +12,8 @@ RUNTIME = ("Timestamp", "InvocationID", "PID", "Usage", "USec", "Memory", "CPU",
 def unit_as_configured(host) -> dict[str, str]:
     values = host.show(UNIT)
     values["ExecStart"] = values["ExecStart"].split(" ; ignore_errors=")[0]
+    for key in ("After", "Before", "Requires", "Wants", "WantedBy"):  # systemd lists them in the order of its hash table
+        values[key] = " ".join(sorted(values.get(key, "").split()))
     return {key: value for key, value in values.items()
             if not any(word in key for word in RUNTIME) and key not in ("ExecStartEx", "ControlGroupId")}
 

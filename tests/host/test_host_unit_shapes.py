@@ -60,8 +60,8 @@ def stable(environment: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_command_line(machine, shape):
     command, service, expected = SHAPES[shape]
-    (plain, environment), (deployed, _), (restored, after) = roundtrip(machine, engine_unit(command, service=service))
-    assert deployed == expected(plain)
+    (plain, environment), (deployed, changed), (restored, after) = roundtrip(machine, engine_unit(command, service=service))
+    assert deployed == expected(plain), (deployed, changed, machine.systemctl("cat", "sglang.service").out)
     assert restored == plain
     assert stable(after) == stable(environment)
 
