@@ -237,9 +237,8 @@ TEST(RankMetrics, AFolderThatCantBeReadShowsNothingButThat) {
   view.stats.reset();
   const Scrape seen = scrape_of(view);
   EXPECT_EQ(seen["kdtree_stats_up"], 0);
-  for (const char* gone :
-       {"kdtree_rank_up", "kdtree_stats_files", "kdtree_patch_processes",
-        "kdtree_verify_calls_total", "kdtree_drift"})
+  for (const char* gone : {"kdtree_rank_up", "kdtree_stats_files", "kdtree_patch_processes",
+                           "kdtree_verify_calls_total", "kdtree_drift"})
     EXPECT_FALSE(seen.has_family(gone)) << gone;
 }
 
