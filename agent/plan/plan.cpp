@@ -27,6 +27,13 @@ Step unit_step(StepKind kind, const std::string& unit) {
   return step;
 }
 
+Step tree_step(const char* path) {
+  Step step;
+  step.kind = StepKind::remove_tree;
+  step.path = path;
+  return step;
+}
+
 Step file_step(const Facts& facts, const std::string& path, const std::string& text, mode_t mode) {
   Step step;
   step.path = path;
@@ -175,12 +182,8 @@ void add_cleanup(Plan& plan, const Facts& facts, const Wish& wish) {
   }
   if (facts.recover_unit && facts.recover_enabled)
     plan.cleanup.push_back(unit_step(StepKind::disable_unit, kRecoverUnit));
-  if (!wish.keep_releases) {
-    Step step;
-    step.kind = StepKind::remove_tree;
-    step.path = kEverything;
-    plan.cleanup.push_back(std::move(step));
-  }
+  if (!wish.keep_releases) plan.cleanup.push_back(tree_step(kEverything));
+  plan.cleanup.push_back(tree_step(paths::kStats));  // ranks that were killed leave theirs
 }
 
 // Everything that differs between the unit's files, the symlink and the control file, and what it

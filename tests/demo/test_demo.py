@@ -70,7 +70,8 @@ def test_only_kdtrees_own_files_changed(demo):
     for line in facts["changed"]:
         path = line.split()[1]
         assert path.startswith(("/opt/kdtree", "/var/lib/kdtree", "/etc/systemd/system/sglang.service.d", "/etc/kdtree")) or \
-            path in ("/etc/systemd/system", "/etc/systemd/system/multi-user.target.wants") or path.endswith("/kdtree-agent.service"), line
+            path in ("/etc/systemd/system", "/etc/systemd/system/multi-user.target.wants", "/etc/systemd/system/basic.target.wants") or \
+            path.endswith((".wants/kdtree-agent.service", ".wants/kdtree-recover.service")), line
     assert "KDTREE_VERIFY=on" in facts["drop_in"]
 
 

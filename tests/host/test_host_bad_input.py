@@ -121,7 +121,7 @@ def test_architectures_that_leave_out_a_gpu_of_this_host(quiet):
 
 
 @pytest.mark.parametrize("command, words", [
-    (f"/bin/sh -c 'exec {COMMAND}'", ("shell 'sh'",)),
+    (f"/bin/sh -c 'exec {COMMAND}'", ("the shell '",)),
     ("/usr/bin/env docker run --gpus all lmsysorg/sglang python3 -m sglang.launch_server", ("docker",)),
 ])
 def test_an_engine_command_that_cannot_be_understood(quiet, command, words):

@@ -83,11 +83,14 @@ def test_verdict_without_compares_is_insufficient(steady):
 
 
 def test_metrics_of_eight_gpus_and_eight_ranks(steady):
-    series = steady.wait("the agent has sampled", lambda: (lambda s: s if len([k for k in s if k.startswith("kdtree_gpu_utilization_ratio{")]) == 8 else None)(scrape(steady)))
-    assert len([name for name in series if name.startswith("kdtree_rank_up{") and series[name] == 1]) == RANKS
+    def count(prefix: str, value: float | None = None) -> int:
+        return len([name for name, seen in scrape(steady).items() if name.startswith(prefix) and value in (None, seen)])
+    steady.wait("the agent has sampled eight GPUs and read eight ranks",
+                lambda: count("kdtree_gpu_utilization_ratio{") == 8 and count("kdtree_rank_up{", 1) == RANKS)
+    series = scrape(steady)
     release = steady.path("/opt/kdtree/current").readlink().name
     assert any(name.startswith("kdtree_release_info{") and release in name for name in series)
-    assert [name for name in series if name.startswith("kdtree_mode{") and series[name] == 1] == ['kdtree_mode{mode="off"}']
+    assert len([name for name in series if name.startswith("kdtree_rank_mode{") and 'mode="off"' in name and series[name] == 1]) == RANKS
     assert not any(value for name, value in series.items() if name.startswith("kdtree_drift{"))
 
 
@@ -107,6 +110,14 @@ def test_the_agent_listens_on_loopback_only_and_is_no_root(steady):
     status = steady.run(["cat", f"/proc/{pid}/status"]).check().out
     assert re.search(r"^Uid:\t(?!0\b)", status, re.M) and re.search(r"^NoNewPrivs:\t1$", status, re.M)
     assert re.search(r"^CapEff:\t0+$", status, re.M)
+
+
+def test_metrics_follow_a_live_switch(host):
+    assert host.ctl("mode", "validate", "--yes").rc == 0
+    wanted = {f'kdtree_mode{{mode="{mode}"}}': float(mode == "validate") for mode in ("off", "validate", "on")}
+    host.wait("the agent shows the mode and no drift", lambda: (lambda series: {
+        name: value for name, value in series.items() if name.startswith("kdtree_mode{")} == wanted and not any(
+        value for name, value in series.items() if name.startswith("kdtree_drift{")))(scrape(host)), 20)
 
 
 def test_systemd_watches_the_agent(host):

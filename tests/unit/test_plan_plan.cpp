@@ -115,12 +115,13 @@ TEST(Plan, UninstallGivesTheUnitBack) {
   EXPECT_NE(find_step(plan, StepKind::remove_file, paths::kCurrent), nullptr);
   EXPECT_NE(find_step(plan, StepKind::restart_unit, "engine.service"), nullptr);
   EXPECT_EQ(plan.gate.ranks, 0);
-  ASSERT_EQ(plan.cleanup.size(), 3u);
+  ASSERT_EQ(plan.cleanup.size(), 4u);
   EXPECT_EQ(plan.cleanup[2].path, "/opt/kdtree");
+  EXPECT_EQ(plan.cleanup[3].path, "/run/kdtree/stats");
   EXPECT_TRUE(plan.after.current.none());
   EXPECT_FALSE(plan.after.good);
   w.keep_releases = true;
-  EXPECT_EQ(planned(f, config(), w).cleanup.size(), 2u);
+  EXPECT_EQ(planned(f, config(), w).cleanup.size(), 3u);
 }
 
 TEST(Plan, UninstallWorksWhereTheEngineIsGone) {
