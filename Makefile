@@ -2,6 +2,7 @@
 # The two commands of the README, and the steps they are made of. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
 JOBS ?= $(shell nproc)
 PRESET ?= gpu
 BUILD := build/$(PRESET)
@@ -29,16 +30,16 @@ demo: build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a rollba
 	$(PYTHON) tests/demo/demo.py
 
 check-format: ## clang-format, as CI checks it
-	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format --dry-run --Werror
 
 format: ## apply clang-format
-	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
 
 tidy: setup ## clang-tidy, findings are errors
-	cmake --preset tidy && cmake --build --preset tidy -j $(JOBS)
+	KDTREE_PYTHON=$(PYTHON) cmake --preset tidy && cmake --build --preset tidy -j $(JOBS)
 
 asan: setup ## unit tests under the address and undefined-behaviour sanitizers
-	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
+	KDTREE_PYTHON=$(PYTHON) cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
 
 clean: ## remove the build folder; the caches outside the tree stay
 	rm -rf build

@@ -149,7 +149,8 @@ Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth d
   if (!facts.state.current.none())
     if (auto manifest = read_manifest(release_folder(context.root, facts.state.current.release)))
       facts.release = std::move(*manifest);
-  KDTREE_TRY_ASSIGN(facts.control, read_control(context.root));
+  // One that can't be read says nothing, and each change that needs it writes it anew.
+  if (auto control = read_control(context.root)) facts.control = std::move(*control);
   KDTREE_TRY_ASSIGN(auto agent, services->unit(kAgentUnit));
   if (agent.exists() && !agent.fragment_path.empty())
     if (auto file = read_text(context.root, agent.fragment_path))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/engine_python.h"
 
+#include <pwd.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -51,12 +52,14 @@ Command engine_command(const Config& config, const UnitState& unit,
                        const std::filesystem::path& python_path, std::vector<std::string> args) {
   Command command;
   if (geteuid() == 0 && !unit.user.empty() && unit.user != "root" && unit.user != "0") {
-    command.argv = {"setpriv", "--reuid=" + unit.user, "--init-groups"};
-    if (unit.group.empty())
-      command.argv.push_back("--regid=" + unit.user);
-    else
-      command.argv.push_back("--regid=" + unit.group);
-    command.argv.push_back("--");
+    const bool by_name = unit.user.find_first_not_of("0123456789") != std::string::npos;
+    const auto* known =
+        by_name ? getpwnam(unit.user.c_str())
+                : getpwuid(static_cast<uid_t>(std::strtoul(unit.user.c_str(), nullptr, 10)));
+    const std::string own_group =
+        known != nullptr ? std::to_string(known->pw_gid) : unit.user;  // setpriv says what is wrong
+    command.argv = {"setpriv", "--reuid=" + unit.user, "--init-groups",
+                    "--regid=" + (unit.group.empty() ? own_group : unit.group), "--"};
   }
   command.argv.push_back(config.engine.python);
   command.argv.insert(command.argv.end(), args.begin(), args.end());

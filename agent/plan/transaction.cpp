@@ -44,13 +44,8 @@ class Change {
       KDTREE_TRY(runner_.run(step));
       KDTREE_TRY(journal_.add({{"is", "done"}, {"step", i}}));
     }
-    if (plan_.steps.empty()) return {};
-    return runner_.gate(plan_.gate, plan_.restarts_engine);
-  }
-
-  Status mark_good() {
-    KDTREE_TRY(journal_.add({{"is", "passed"}}));
-    return finish_forward("good");
+    if (!plan_.steps.empty()) KDTREE_TRY(runner_.gate(plan_.gate, plan_.restarts_engine));
+    return journal_.add({{"is", "passed"}});
   }
 
   // After "passed" has been recorded: everything from here on can be repeated.
@@ -217,9 +212,9 @@ Result<TransactionResult> apply(const Root& root, const Plan& plan, const Transa
       error.code = ExitCode::refused;
       return tl::make_unexpected(std::move(error));
     }
-  } else if (auto good = change.mark_good(); !good) {
-    // The gate has passed and the journal may say so: what is missing is bookkeeping, which
-    // recovery repeats.
+  } else if (auto good = change.finish_forward("good"); !good) {
+    // The gate has passed and the journal says so: what is missing is bookkeeping, which recovery
+    // repeats.
     result.notes.push_back("the change is in force, but it could not be recorded: " +
                            good.error().what + "; the next kdtreectl ends it");
   }

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <sstream>
+#include <tuple>
 
 #include "agent/util/atomic_file.h"
 #include "agent/util/clock.h"
@@ -32,11 +33,12 @@ Result<LockFile> LockFile::acquire(const Root& root, const std::string& verb) {
   const auto path = root(paths::kRun) / "lock";
   KDTREE_TRY(make_directories(path.parent_path()));
   UniqueFd fd(::open(path.c_str(),
-                     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644));
+                     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
   if (!fd) return tl::make_unexpected(io_error("opening", path, errno));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
     return fail(ExitCode::refused, path.string() + " is not a regular file", "remove it");
+  std::ignore = ::fchmod(fd.get(), 0600);  // who can open it can lock it
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return tl::make_unexpected(io_error("locking", path, errno));
     return fail(ExitCode::locked, describe_holder(fd.get()) + " is changing this host",

@@ -35,6 +35,7 @@ class _Entry:
         self.word, self.address = word, address
         self.qo_indptr, self.kv_indptr, self.flags = qo_indptr, kv_indptr, flags
         self.last_layer = sys.maxsize
+        self.gated = False
         self.warmups = 0
         self.layers = 0
         self.seen = 0
@@ -92,15 +93,14 @@ class Graphs:
         try:
             entry = self._entry(bound, capturing)
             ready = entry is not None and self._kernel.reserve(bound, capturing)
-            if ready:
-                self._step(entry, bound, layer, capturing)
-                args, kwargs = _gated(bound, entry), {}
+            gated = ready and self._step(entry, bound, layer, capturing)
         except Exception as error:
             patch.kernel_failed(error)
             return real(*args, **kwargs)
-        if not ready:
-            patch.hand_back(f.BACK_WORKSPACE)
+        if not gated:
+            patch.hand_back(f.BACK_ERROR if ready else f.BACK_WORKSPACE)
             return real(*args, **kwargs)
+        args, kwargs = _gated(bound, entry), {}
         result = real(*args, **kwargs)
         try:
             out, scratch = bound["o_extend"], self._kernel.scratch(bound["o_extend"])
@@ -132,18 +132,26 @@ class Graphs:
         self._entries[key] = entry
         return entry
 
-    def _step(self, entry: _Entry, bound: dict[str, object], layer: int, capturing: bool) -> None:
-        """Before the first layer of a step: the gate."""
-        if layer > entry.last_layer:
-            entry.last_layer = layer
-            return
+    def _step(self, entry: _Entry, bound: dict[str, object], layer: int, capturing: bool) -> bool:
+        """Before the first layer of a step: the gate. False: this step's gate failed, so nothing filled its index arrays.
+        Raises what the gate raises; the entry's graphs then stay on the engine's kernel for good."""
+        first = layer <= entry.last_layer
         entry.last_layer = layer
+        if not first:
+            return entry.gated
+        entry.gated = False
         if capturing:
             entry.seen = 0
             self._patch.see_graphs(True)
-        else:
-            entry.warmups += 1
-        self._kernel.gate(entry.word, bound, entry.qo_indptr, entry.kv_indptr, entry.flags)
+        try:
+            self._kernel.gate(entry.word, bound, entry.qo_indptr, entry.kv_indptr, entry.flags)
+        except Exception:
+            entry.broken = True
+            entry.store(f.OFF)
+            raise
+        entry.gated = True
+        entry.warmups += 0 if capturing else 1
+        return True
 
 
 def _gated(bound: dict[str, object], entry: _Entry) -> tuple:

@@ -86,7 +86,8 @@ class Kernel:
                 return workspace
         if not may_make:
             return None
-        made.append(self._torch.empty(max(size, 1), dtype=self._torch.uint8, device=device))
+        # A power of two: batches that grow one by one cost at most twice the largest.
+        made.append(self._torch.empty(1 << max(size - 1, 0).bit_length(), dtype=self._torch.uint8, device=device))
         return made[-1]
 
     def _bytes(self, bound: dict[str, object]) -> int:

@@ -19,6 +19,10 @@ if [ "${1:-}" = --print ]; then
   printf '%s\n' "$env"; exit 0
 fi
 
+mkdir -p "$cache"
+exec 9>"$cache/.setup-lock"  # two clones at once: the second waits and finds all of it done
+flock -n 9 || { say "another set-up is running; waiting for it"; flock 9; }
+
 mapfile -t wanted < <(grep -v '^#' "$here/apt.txt")
 missing=()
 for package in "${wanted[@]}"; do
@@ -34,7 +38,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
   apt-get -q update >/dev/null
   DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "${missing[@]}" 2>&1 |
-    grep --line-buffered -E '^(Need to get|Get:|Fetched|Setting up|E:)' >&2
+    grep --line-buffered -E '^(Need to get|Get:|Fetched|Setting up|E:)' >&2 || true  # looked at below
   for package in "${missing[@]}"; do
     dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
       { say "apt-get could not install $package; see its message above"; exit 1; }
@@ -42,16 +46,16 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 if ! [ -e "$env/.complete" ]; then
-  free=$(df --output=avail -BG "$(mkdir -p "$cache" && echo "$cache")" | tail -1 | tr -dc 0-9)
+  free=$(df --output=avail -BG "$cache" | tail -1 | tr -dc 0-9)
   [ "$free" -ge 16 ] || { say "$cache has $free GB free and the Python environment needs 16 while it is made; set KDTREE_CACHE to another disk"; exit 1; }
   say "Python environment with SGLang 0.5.17 and torch 2.11.0: $(cat "$here"/*.lock | wc -l) packages, about 4 GB to download, 9 GB on disk, 4 minutes; into $env"
   rm -rf "$env"
   /usr/bin/python3 -m venv "$env"
   # Debian's own python3, so that the throw-away host can bind-mount the folder; --no-deps, because the lock is complete.
-  "$env/bin/python3" -m pip install --disable-pip-version-check --no-input --no-deps --no-cache-dir --progress-bar off \
+  if ! "$env/bin/python3" -m pip install --disable-pip-version-check --no-input --no-deps --no-cache-dir --progress-bar off \
     -r "$here/engine.lock" -r "$here/dev.lock" 2>&1 | awk '/^Collecting/ {n++; if (n % 20 == 0) {print "setup: " n " packages collected"; fflush()}}
     /^Installing/ {print "setup: installing (about a minute)"; fflush()} /^(ERROR|Successfully)/ {print substr($0, 1, 200); fflush()}' >&2
-  [ "${PIPESTATUS[0]}" = 0 ] || { say "pip could not install the locked packages; see its message above"; exit 1; }
+  then say "pip could not install the locked packages; see its message above"; exit 1; fi
   "$env/bin/python3" -c 'import torch, triton; print(f"setup: torch {torch.__version__}, triton {triton.__version__}")' >&2
   touch "$env/.complete"
 fi

@@ -79,6 +79,24 @@ capture_mode.is_capture_mode = False
 PATCH.set_mode(f.ON)
 facts["words"] = [e.word[0].item() for e in graphs._entries.values()]
 facts["broken"] = [e.broken for e in graphs._entries.values()]
+
+# a third, whose gate fails once, in the capture
+third = Scene(batch=3)
+capturing, capture_mode.is_capture_mode = False, True
+PATCH.kernel_answered()
+step(third)
+capturing = True
+gate = graphs._kernel.gate
+
+def planted(*args):
+    graphs._kernel.gate = gate
+    raise RuntimeError("planted")
+
+graphs._kernel.gate = planted
+facts["gate_failed"] = step(third)[0]
+capture_mode.is_capture_mode = False
+entry = list(graphs._entries.values())[-1]
+facts["gate_failed_entry"] = [entry.broken, entry.layers, PATCH.state]
 PATCH.refuse("enough")
 facts["words_after_refusal"] = [e.word[0].item() for e in graphs._entries.values()]
 from kdtree_patch.control import pack_control
@@ -136,5 +154,10 @@ def test_a_broken_capture_stays_with_the_engine_and_so_does_a_refusal(facts: dic
     assert facts["broken_capture"] < 2e-3
     assert facts["broken"] == [False, True]
     assert facts["words"] == [f.ON, f.OFF]
-    assert facts["words_after_refusal"] == [f.OFF, f.OFF]
-    assert facts["words_after_follow"] == [f.OFF, f.OFF]
+    assert facts["words_after_refusal"] == [f.OFF] * 3
+    assert facts["words_after_follow"] == [f.OFF] * 3
+
+
+def test_a_gate_that_fails_in_a_capture_leaves_the_whole_step_to_the_engine(facts: dict) -> None:
+    assert facts["gate_failed"] < 2e-3, "the layers behind the failed gate must not read index arrays that nothing fills"
+    assert facts["gate_failed_entry"] == [True, 0, f.ACTIVE]
