@@ -80,11 +80,18 @@ Result<Plan> plan_rollback(Context& context, const Config& config) {
   Wish change;
   change.verb = Verb::rollback;
   change.target = *target;
+  // `on` needs a verdict of the process that will answer, and going back brings none along.
+  const bool unproven = target->mode == Mode::on;
+  if (unproven) change.target.mode = Mode::validate;
   if (target->release == state.current.release && !target->cold && !state.current.cold) {
     KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, config, target->release));
     change.restart = !armed;
   }
-  return make_plan(facts, config, change);
+  KDTREE_TRY_ASSIGN(auto plan, make_plan(facts, config, change));
+  if (unproven)
+    plan.notes.emplace_back(
+        "back to mode on by way of validate: kdtreectl mode on, once the verdict is clean");
+  return plan;
 }
 
 Result<Plan> plan_uninstall(Context& context, const Config& config, bool keep_releases) {

@@ -14,8 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Lines = std::vector<DriftLine>;
 
-constexpr const char* kRedo =
-    "kdtreectl rollback, or kdtreectl mode with the mode wanted, writes it again";
+constexpr const char* kRedo = "kdtreectl mode with the mode wanted writes it again";
 
 void compare_files(const Root& root, const State& state, Lines& lines) {
   for (const auto& [path, digest] : state.managed) {

@@ -28,7 +28,9 @@ void setup_rollback(CLI::App& app, Context& context) {
   add_change_options(verb, *options);
   verb.footer(
       "Goes to the last good release and mode, or, where that is in force, to the good one before "
-      "it. Needs no network and no compiler.");
+      "it; where that was mode on, to validate, since on needs a new verdict. Needs no network and "
+      "no "
+      "compiler.");
 }
 
 }  // namespace kdtree

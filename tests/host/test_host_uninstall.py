@@ -56,6 +56,16 @@ def test_rollback_goes_to_the_last_good_state(host):
     assert "KDTREE_VERIFY=off" in host.engine("Environment").split()
 
 
+def test_rollback_to_on_stops_at_validate(host):
+    """`on` needs a verdict of the process that will answer; a rollback has none."""
+    assert host.ctl("mode", "on", "--force", "--yes").rc == 0
+    assert host.ctl("mode", "off", "--yes").rc == 0
+    done = host.ctl("rollback", "--yes")
+    assert done.rc == 0 and "kdtreectl mode on" in done.out + done.err, done.err
+    assert {rank["mode"] for rank in host.ranks().values()} == {1}
+    assert "KDTREE_VERIFY=validate" in host.engine("Environment").split()
+
+
 def test_rollback_of_the_first_deploy_is_a_host_without_kdtree(host):
     done = host.ctl("rollback", "--yes")
     assert done.rc in (0, 3), done.err
