@@ -10,7 +10,7 @@ BUILD := build/$(PRESET)
 PYTHON = $(shell tests/env/setup.sh --print)/bin/python3
 export KDTREE_BUILD = $(CURDIR)/$(BUILD)
 
-.PHONY: help setup build test demo check-format format tidy asan clean
+.PHONY: help setup build test demo check-format format tidy engine-report asan clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ format: ## apply clang-format
 
 tidy: setup ## clang-tidy, findings are errors
 	KDTREE_PYTHON=$(PYTHON) cmake --preset tidy && cmake --build --preset tidy -j $(JOBS)
+
+engine-report: setup ## what kdtree would find in SGLang's newest release (fetches its source, 39 MB)
+	@tests/env/setup.sh --newest-source >/dev/null
+	@$(PYTHON) tests/contract/engine_report.py
 
 asan: setup ## unit tests under the address and undefined-behaviour sanitizers
 	KDTREE_PYTHON=$(PYTHON) cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         return 2
     known = [k for k in fingerprint.known_engines() if k["version"] != engine.version]
     known.append({"engine": "sglang", "version": engine.version, "fingerprint": engine.fingerprint,
-                  "items": engine.items})
+                  "items": engine.items, "parameters": engine.parameters})
     known.sort(key=lambda k: [int(p) if p.isdigit() else 0 for p in k["version"].split(".")])
     path = os.path.join(os.path.dirname(fingerprint.__file__), "engines.json")
     with open(path, "w", encoding="utf-8") as file:

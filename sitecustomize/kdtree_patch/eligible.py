@@ -8,15 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import stats_format as f
+from .contract import KERNEL_KNOWN, KERNEL_LEADING, KERNEL_NEUTRAL
 
 QK_DIM, V_DIM, MAX_DRAFT_TOKENS, MAX_HEADS, MAX_BATCH = 576, 512, 128, 128, 4096
 _DTYPES = {"torch.bfloat16", "torch.float16"}
-
-# Parameters beyond the required ones that kdtree understands, and the values with which it answers.
-_NEUTRAL = {"skip_prefix_custom_mask": True, "window_kv_offsets": None, "lse_extend": None, "skip_prefix": False,
-            "skip_extend": False}
-_UNDERSTOOD = {"k_scale", "v_scale", "sm_scale", "logit_cap", "sliding_window_size", "sinks", "xai_temperature_len",
-               "page_size", "score_mod", "aux_tensors", "extend_seq_lens_cpu", *_NEUTRAL}
 
 
 @dataclass(frozen=True)
@@ -75,15 +70,15 @@ def check_call(bound: dict[str, object], seq_lens_sum: int | None) -> int | None
     """What the call of extend_attention_fwd says. seq_lens_sum: sum of the prefixes if the host knows it, for the mask's
     length; on the CPU mask_indptr itself is read."""
     for name, value in bound.items():
-        if name in _NEUTRAL and value is not _NEUTRAL[name]:
+        if name in KERNEL_NEUTRAL and value is not KERNEL_NEUTRAL[name]:
             return f.BACK_SIGNATURE
     return _check_flags(bound) or _check_tensors(bound) or _check_mask(bound, seq_lens_sum)
 
 
 def check_signature(signature: Signature, bound: dict[str, object]) -> int | None:
     """A parameter that this version doesn't know may mean anything unless it was left at its default."""
-    for name in signature.names[13:]:
-        if name not in _UNDERSTOOD and bound[name] is not signature.defaults.get(name, bound):
+    for name in signature.names[len(KERNEL_LEADING):]:
+        if name not in KERNEL_KNOWN and bound[name] is not signature.defaults.get(name, bound):
             return f.BACK_SIGNATURE
     return None
 

@@ -3,6 +3,8 @@
 import sys
 from dataclasses import dataclass
 
+from .contract import GROUP_RANKS, RANKS
+
 
 @dataclass
 class Ranks:
@@ -14,11 +16,6 @@ class Ranks:
     moe_ep_size: int = -1
     device: str = ""
     gpu: int = -1
-
-
-_NAMES = ("tp_rank", "tp_size", "moe_ep_rank", "moe_ep_size")
-_GROUPS = {"tp": ("get_tensor_model_parallel_rank", "get_tensor_model_parallel_world_size"),
-           "moe_ep": ("get_moe_expert_parallel_rank", "get_moe_expert_parallel_world_size")}
 
 
 def _number(source: object, name: str) -> int:
@@ -42,12 +39,12 @@ def read_ranks(model_runner: object | None = None) -> Ranks:
     """From the model runner, else from the engine's parallel state if it is up. Imports nothing."""
     ranks = Ranks()
     for source in _sources(model_runner):
-        for name in _NAMES:
+        for name in RANKS:
             if getattr(ranks, name) < 0:
                 setattr(ranks, name, _number(source, name))
     state = sys.modules.get("sglang.srt.distributed.parallel_state")
     if state is not None:
-        for prefix, (rank, size) in _GROUPS.items():
+        for prefix, (rank, size) in GROUP_RANKS.items():
             if getattr(ranks, prefix + "_rank") < 0:
                 setattr(ranks, prefix + "_rank", _number(state, rank))
                 setattr(ranks, prefix + "_size", _number(state, size))

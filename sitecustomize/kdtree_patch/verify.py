@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from . import eligible
 from . import stats_format as f
+from .contract import KERNEL_LEADING
 from .patch import PATCH, Patch
 
 _MISSING = object()
@@ -55,16 +56,12 @@ class _Call:
         except (ValueError, TypeError):
             return None, f.BACK_SIGNATURE
         bound = signature.bind(args, kwargs)
-        if bound is None or any(name not in bound for name in _NAMES):
+        if bound is None or any(name not in bound for name in KERNEL_LEADING):
             return None, f.BACK_SIGNATURE
         reason = eligible.check_signature(signature, bound)
         if reason is None:
             reason = eligible.check_call(bound, getattr(self._batch, "seq_lens_sum", None))
         return bound, reason
-
-
-_NAMES = ("q_extend", "k_extend", "v_extend", "o_extend", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices",
-          "custom_mask", "is_causal", "mask_indptr", "max_len_extend")
 
 
 @functools.lru_cache(maxsize=16)

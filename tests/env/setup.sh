@@ -4,6 +4,8 @@
 # second clone with the same lock files, downloads nothing.
 #   tests/env/setup.sh           install
 #   tests/env/setup.sh --print   print the Python environment's folder and exit (fails where it isn't installed)
+#   tests/env/setup.sh --print-sources   the same for the folder with the source of other SGLang releases
+#   tests/env/setup.sh --newest-source   fetch the source of SGLang's newest release too (39 MB), print its version
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -17,6 +19,12 @@ env=$cache/env-$key
 if [ "${1:-}" = --print ]; then
   [ -e "$env/.complete" ] || { say "no Python environment at $env; run 'make setup'"; exit 1; }
   printf '%s\n' "$env"; exit 0
+fi
+
+sources=$cache/sglang-sources
+if [ "${1:-}" = --print-sources ]; then
+  [ -d "$sources" ] || { say "no SGLang sources at $sources; run 'make setup'"; exit 1; }
+  printf '%s\n' "$sources"; exit 0
 fi
 
 mkdir -p "$cache"
@@ -59,4 +67,6 @@ if ! [ -e "$env/.complete" ]; then
   "$env/bin/python3" -c 'import torch, triton; print(f"setup: torch {torch.__version__}, triton {triton.__version__}")' >&2
   touch "$env/.complete"
 fi
+"$env/bin/python3" "$here/fetch_sources.py" "$sources" "$here/sglang-sources.lock"
+[ "${1:-}" != --newest-source ] || "$env/bin/python3" "$here/fetch_sources.py" "$sources" --newest
 say "ready: $env"

@@ -4,10 +4,9 @@ import pytest
 
 from kdtree_patch import eligible
 from kdtree_patch import stats_format as f
-from kdtree_patch.fingerprint import REQUIRED
+from kdtree_patch.contract import KERNEL_LEADING, KERNEL_NEUTRAL
 
-NAMES = REQUIRED["extend_attention_fwd"]
-FIRST = ", ".join(NAMES)
+FIRST = ", ".join(KERNEL_LEADING)
 
 
 def kernel(rest: str) -> eligible.Signature:
@@ -48,6 +47,6 @@ def test_a_parameter_of_a_later_version_must_be_left_alone() -> None:
 @pytest.mark.parametrize("name, value", [("skip_prefix_custom_mask", False), ("lse_extend", object()),
                                          ("skip_prefix", True), ("skip_extend", True), ("window_kv_offsets", object())])
 def test_half_an_attention_is_not_ours(name: str, value: object) -> None:
-    neutral = eligible._NEUTRAL[name]
+    neutral = KERNEL_NEUTRAL[name]
     fwd = kernel(f"sm_scale=None, {name}={neutral!r}")
     assert eligible.check_call(fwd.bind(tuple(range(13)), {name: value}), None) == f.BACK_SIGNATURE

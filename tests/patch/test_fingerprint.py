@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from patch_rig import SITE, Rig, light_engine
-from kdtree_patch import fingerprint, probe
+from kdtree_patch import stats_format as f
+from kdtree_patch import bind, contract, fingerprint, probe
+from kdtree_patch.source import normalise
 
 PACKAGE = Path(fingerprint.find_package())
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """A copy of the files that the fingerprint reads, of the installed SGLang."""
+    """A copy of the files that are read at start, of the installed SGLang."""
     folder = tmp_path / "site" / "sglang"
-    for names, _ in fingerprint.ITEMS:
-        for name in names:
-            if (PACKAGE / name).exists():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(PACKAGE / name, folder / name)
+    for name in {name for place in (*(item.place for item in fingerprint.ITEMS), contract.LAYER) for name in place}:
+        if (PACKAGE / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PACKAGE / name, folder / name)
     for name in ("_version.py", "__init__.py"):
         shutil.copy(PACKAGE / name, folder / name)
     return folder
@@ -38,7 +39,7 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_the_locked_engine_is_known() -> None:
     found = fingerprint.examine(str(PACKAGE))
     assert (found.version, found.known, found.binds, found.differences) == ("0.5.17", True, True, [])
-    assert all(found.items.values())
+    assert {name for name, digest in found.items.items() if not digest} == {"TritonAttnBackend._forward_extend_kernel"}
 
 
 def test_a_copy_is_the_same_engine(engine: Path) -> None:
@@ -82,8 +83,41 @@ def test_normalise_keeps_strings_with_hashes() -> None:
 
             # a comment
             return "# not a comment" + f"{x}#"   \n""")
-    assert fingerprint.normalise(source) == 'def f(x):\n    return "# not a comment" + f"{x}#"'
-    assert fingerprint.normalise(textwrap.indent(source, "    ")) == fingerprint.normalise(source)
+    assert normalise(source) == 'def f(x):\n    return "# not a comment" + f"{x}#"'
+    assert normalise(textwrap.indent(source, "    ")) == normalise(source)
+
+
+STATE = """
+import json, sys
+from kdtree_patch.patch import PATCH
+PATCH.start()
+print(json.dumps([PATCH.state, PATCH.reason, sorted({m.split(".")[0] for m in sys.modules} & {"torch", "sglang"})]))
+"""
+
+
+def test_an_unknown_engine_is_refused_with_the_difference_until_it_is_accepted(rig: Rig, engine: Path) -> None:
+    edit(engine / "srt/layers/attention/triton_backend.py", "k_descale = 1.0", "k_descale = 2.0")
+    found = fingerprint.examine(str(engine))
+    state, reason, imported = rig.json(STATE, path=str(engine.parent))
+    assert (state, imported) == (f.REFUSED, [])
+    assert reason == (f"unknown engine 0.5.17, fingerprint {found.fingerprint[:16]}: TritonAttnBackend.forward_extend "
+                      "differs (compared with sglang 0.5.17)")
+    assert rig.json(STATE, path=str(engine.parent), KDTREE_ACCEPT_ENGINE="0" * 64)[0] == f.REFUSED
+    assert rig.json(STATE, path=str(engine.parent), KDTREE_ACCEPT_ENGINE=found.fingerprint)[0] == f.PASSIVE
+
+
+def test_an_engine_that_kdtree_cant_bind_to_is_refused_even_if_accepted(rig: Rig, engine: Path) -> None:
+    edit(engine / "srt/layers/radix_attention.py", "self.tp_k_head_num", "self.number_of_k_heads")
+    found = fingerprint.examine(str(engine))
+    state, reason, _ = rig.json(STATE, path=str(engine.parent), KDTREE_ACCEPT_ENGINE=found.fingerprint)
+    assert state == f.REFUSED
+    assert reason == "engine 0.5.17 can't be patched: layer.tp_k_head_num is not there (RadixAttention)"
+
+
+def test_starting_reads_no_file_that_binding_does_not_need(engine: Path) -> None:
+    """Each rank parses them: what kdtree does without is looked for by the contract tests alone."""
+    assert bind.missing(fingerprint.Source(str(engine))) == []
+    assert not (engine / "srt/distributed/parallel_state.py").exists()
 
 
 def test_the_light_engine_is_unknown_and_binds() -> None:
