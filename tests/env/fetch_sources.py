@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetches SGLang's source, without installing it: python3 fetch_sources.py FOLDER LOCK | FOLDER --newest
 
-Each release becomes FOLDER/<version>/sglang (its Python files) beside its dist-info. What is there already, by the lock's
+Each release becomes FOLDER/<version>/sglang (all but its binaries) beside its dist-info. What is there already, by the lock's
 hash, is not fetched again. --newest: the newest release of the package index, whatever its hash, as FOLDER/newest; prints
 its version.
 Exit status 1 if a release can't be fetched."""
@@ -32,7 +32,7 @@ def fetch(requirement: str, place: Path, mark: str) -> str:
         wheel = next(Path(scratch).glob("*.whl"))
         unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked, [name for name in archive.namelist() if name.endswith(".py") or ".dist-info/" in name])
+            archive.extractall(unpacked, [name for name in archive.namelist() if not name.endswith((".so", ".co"))])
         (unpacked / ".complete").write_text(mark + "\n")
         shutil.rmtree(place, ignore_errors=True)
         unpacked.rename(place)
