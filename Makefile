@@ -10,7 +10,7 @@ BUILD := build/$(PRESET)
 PYTHON = $(shell tests/env/setup.sh --print)/bin/python3
 export KDTREE_BUILD = $(CURDIR)/$(BUILD)
 
-.PHONY: help setup build test demo check-format format tidy engine-report asan clean
+.PHONY: help setup build test demo root check-format format tidy engine-report asan clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,8 +26,11 @@ test: build ## all tests: unit, kernel, patch, real systemd host, demo
 	ctest --preset $(PRESET) -j $(JOBS) --timeout 600
 	$(PYTHON) -m pytest -q tests
 
-demo: build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a rollback
+demo: root build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a rollback
 	$(PYTHON) tests/demo/demo.py
+
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "demo: a throw-away systemd host needs root; what runs without it: make test (skips the host tests)" >&2; exit 3; }
 
 check-format: ## clang-format, as CI checks it
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format --dry-run --Werror

@@ -12,9 +12,13 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 
 if [ -n "${KDTREE_CACHE:-}" ]; then cache=$KDTREE_CACHE
 elif [ "$(id -u)" = 0 ]; then cache=/var/cache/kdtree
-else cache=${XDG_CACHE_HOME:-$HOME/.cache}/kdtree; fi
+else cache=${XDG_CACHE_HOME:-${HOME:?setup: HOME is not set; set it, or KDTREE_CACHE}/.cache}/kdtree; fi
 key=$(cat "$here/engine.lock" "$here/dev.lock" | sha256sum | cut -c1-16)
 env=$cache/env-$key
+# What root has set up serves everybody.
+if [ -z "${KDTREE_CACHE:-}" ] && ! [ -e "$env/.complete" ] && [ -e "/var/cache/kdtree/env-$key/.complete" ]; then
+  env=/var/cache/kdtree/env-$key
+fi
 
 if [ "${1:-}" = --print ]; then
   [ -e "$env/.complete" ] || { say "no Python environment at $env; run 'make setup'"; exit 1; }
@@ -27,7 +31,7 @@ if [ "${1:-}" = --print-sources ]; then
   printf '%s\n' "$sources"; exit 0
 fi
 
-mkdir -p "$cache"
+mkdir -p "$cache" || { say "$cache can't be made; set KDTREE_CACHE to a folder of yours"; exit 1; }
 exec 9>"$cache/.setup-lock"  # two clones at once: the second waits and finds all of it done
 flock -n 9 || { say "another set-up is running; waiting for it"; flock 9; }
 
