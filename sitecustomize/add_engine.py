@@ -2,8 +2,8 @@
 """Adds an engine to kdtree_patch/engines.json: python3 add_engine.py PACKAGE_FOLDER
 
 PACKAGE_FOLDER is the sglang folder of an unpacked wheel of a release whose touched sources were read and whose own class
-passed tests/patch/test_verify.py's questions (put the unpacked wheel in front of PYTHONPATH); its version comes from the
-package. Exit status 0, or 2 for a folder that can't be added."""
+passed tests/patch/test_engines.py; its version comes from the package. Exit status 0, or 2 for a folder that can't be
+added."""
 import json
 import os
 import sys

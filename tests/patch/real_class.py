@@ -5,10 +5,14 @@ import dataclasses
 from types import SimpleNamespace
 
 import torch
-from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
 from sglang.srt.layers.attention.triton_backend import ForwardMetadata, TritonAttnBackend
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+try:
+    from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+except ImportError:  # 0.5.15 and older
+    from sglang.srt.layers.attention.triton_ops.extend_attention import extend_attention_fwd
 
 
 class Pool:
@@ -43,8 +47,10 @@ class Scene:
         backend.extend_attention_fwd = torch.compiler.disable(extend_attention_fwd)
         backend.token_to_kv_pool, backend.page_size, backend.use_mla, backend.dcp_size = self.pool, 1, True, 1
         backend.enable_deterministic = backend.use_verify_splitkv = False
-        backend.allow_bidirectional_attention_in_extend = False
-        backend._translate_kv_loc = None
+        backend.allow_bidirectional_attention_in_extend = backend.use_verify_shared_kv = False
+        backend.use_dense_fp8_chunked_prefill = False
+        backend._translate_kv_loc = backend.dllm_attention = None
+        backend.use_sliding_window_kv_pool = False  # 0.5.13
         self.mask = torch.zeros(drafts, prefix + drafts, dtype=torch.bool)
         self.mask[:, :prefix + 1] = True
         for i in range(drafts):
@@ -61,7 +67,9 @@ class Scene:
             mask_indptr=torch.arange(0, batch + 1) * self.mask.numel(), max_extend_len=drafts)
         backend.forward_metadata = ForwardMetadata(**fields)
         self.batch = SimpleNamespace(forward_mode=ForwardMode.TARGET_VERIFY, _attn_output=None, batch_size=batch,
-                                     out_cache_loc=torch.arange(450, 450 + tokens), spec_info=None)
+                                     out_cache_loc=torch.arange(450, 450 + tokens), spec_info=None,
+                                     token_to_kv_pool=self.pool, mha_one_shot=False, extend_seq_lens_cpu=None,
+                                     attn_attend_prefix_cache=None, out_cache_loc_is_physical=False)
         self.q = torch.randn(tokens, heads * 576).to(dtype)
         self.k = torch.randn(tokens, 1, 576).to(dtype)
         self.v = self.k[..., :512].clone()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's other releases: their own attention class, Triton kernel, allocator and router under the patch, on the CPU.
+
+What a release has to pass to be added to engines.json. Each runs with the packages of the locked environment, its own
+source in front of them; a release that is not known is accepted, as an operator would."""
+import sys
+
+import pytest
+
+from patch_rig import HERE, PREAMBLE, SHOW, Rig, ask
+from kdtree_patch import stats_format as f
+from kdtree_patch.fingerprint import examine
+
+sys.path.insert(0, str(HERE.parent / "contract"))
+from engine_sources import INSTALLED, VERSIONS, folder  # noqa: E402
+
+CODE = PREAMBLE + """
+import sglang
+facts["package"] = list(sglang.__path__)
+for masked, drafts in ((True, 5), (True, 33), (False, 5)):
+    for mode in ("off", "validate", "on"):
+        scene = Scene(masked=masked, drafts=drafts)
+        PATCH.ready(); PATCH.set_mode(f.MODES[mode])
+        facts[f"{'tree' if masked else 'causal'} {drafts} {mode}"] = [scene.error(), scene.pool.writes]
+facts["stats"] = {n: v for n, v in stats().items() if n in (
+    "patch_state", "reason", "engine_version", "engine_fingerprint", "calls_kernel", "calls_engine", "compares",
+    "mismatches", "max_ulp", "handed_back")}
+
+# under CUDA graphs the gate gives the engine's kernel zeroed copies of its index arrays: then it must write nothing
+scene = Scene(); PATCH.set_mode(f.OFF)
+real, seen = scene.backend.extend_attention_fwd, []
+scene.backend.extend_attention_fwd = lambda *a, **k: seen.append((a, k))
+scene.backend.__class__.forward_extend.__wrapped__(scene.backend, scene.q, scene.k, scene.v, scene.layer, scene.batch)
+args, keywords = list(seen[0][0]), seen[0][1]
+args[3].fill_(7.0)
+args[6], args[7] = torch.zeros_like(args[6]), torch.zeros_like(args[7])
+real(*args, **keywords)
+facts["zeroed"] = [float(args[3].min()), float(args[3].max())]
+
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+allocator = TokenToKVPoolAllocator(64, torch.float16, "cpu", None, False)
+first = allocator.alloc(40)
+allocator.free(first[torch.randperm(40)])
+facts["sorted"] = [allocator.need_sort, bool((allocator.alloc(60).diff() > 0).all()), PATCH.sort_state]
+
+from sglang.srt.layers.moe.topk import TopKConfig, select_experts
+logits = torch.full((3, 8), -9.0)
+logits[:, :2] = 9.0
+for layer in (1, 2, 1, 2):
+    out = select_experts(torch.zeros(3, 16), logits, TopKConfig(top_k=2, renormalize=True, torch_native=True), layer_id=layer)
+facts["ids"] = out.topk_ids.sort(1)[0].tolist()
+found = stats()
+facts["routed"] = [found["moe_experts"], found["moe_first_layer"], found["sections"].get(f.SECTION_EXPERT_TOKENS)]
+facts["patched"] = [found["patch_state"], found["reason"]]
+"""
+
+
+@pytest.fixture(scope="module", params=[version for version in VERSIONS if version != INSTALLED])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
+    package = folder(request.param)
+    rig = Rig(tmp_path_factory.mktemp("engine"))
+    path = f"{package.parent}:{rig.environ()['PYTHONPATH']}"
+    return request.param, ask(rig, CODE + SHOW, PYTHONPATH=path, KDTREE_ACCEPT_ENGINE=examine(str(package)).fingerprint,
+                              HF_HUB_OFFLINE="1", SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK="1", TORCHDYNAMO_DISABLE="1")
+
+
+def test_it_is_that_release_and_the_patch_is_in_it(engine: tuple[str, dict]) -> None:
+    version, facts = engine
+    assert facts["package"] == [str(folder(version))]
+    assert facts["stats"]["engine_version"] == version
+    assert facts["patched"] == [f.ACTIVE, ""]
+
+
+@pytest.mark.parametrize("mode", ["off", "validate", "on"])
+@pytest.mark.parametrize("case", ["tree 5", "tree 33", "causal 5"])
+def test_each_mode_answers_right_and_writes_kv_once(engine: tuple[str, dict], case: str, mode: str) -> None:
+    error, writes = engine[1][f"{case} {mode}"]
+    assert error < 2e-3, "fp16 against fp32 at magnitude 1"
+    assert writes == 1
+
+
+def test_every_call_was_eligible_and_none_differed(engine: tuple[str, dict]) -> None:
+    stats = engine[1]["stats"]
+    assert (stats["calls_kernel"], stats["calls_engine"], sum(stats["handed_back"])) == (3, 6, 0)
+    assert (stats["compares"], stats["mismatches"]) == (3, 0) and 0 < stats["max_ulp"] <= 4
+
+
+def test_its_kernel_writes_nothing_when_the_gate_is_shut(engine: tuple[str, dict]) -> None:
+    assert engine[1]["zeroed"] == [7.0, 7.0]
+
+
+def test_its_free_list_is_sorted(engine: tuple[str, dict]) -> None:
+    assert engine[1]["sorted"] == [True, True, 1]
+
+
+def test_its_router_is_observed(engine: tuple[str, dict]) -> None:
+    facts = engine[1]
+    assert facts["ids"] == [[0, 1]] * 3
+    assert facts["routed"] == [8, 1, [[6, 6, 0, 0, 0, 0, 0, 0]] * 2]
