@@ -44,6 +44,8 @@ std::string nonsense_in(const kdtree_stats_header& header) {
   if (header.mode > KDTREE_MODE_ON) return "mode is " + std::to_string(header.mode);
   if (header.sort_state < -1 || header.sort_state > 2)
     return "sort_state is " + std::to_string(header.sort_state);
+  if (header.start_mode < -1 || header.start_mode > static_cast<std::int32_t>(KDTREE_MODE_ON))
+    return "start_mode is " + std::to_string(header.start_mode);
   if (header.batch_count > KDTREE_STATS_MAX_BATCHES)
     return "batch_count is " + std::to_string(header.batch_count);
   if (header.section_count > KDTREE_STATS_MAX_SECTIONS)
@@ -141,6 +143,7 @@ RankStats decoded(const kdtree_stats_header& header) {
   stats.reason = text_of(header.reason);
   stats.sort_state = static_cast<SortState>(header.sort_state);
   if (header.graphs >= 0) stats.graphs = header.graphs != 0;
+  if (header.start_mode >= 0) stats.start_mode = static_cast<Mode>(header.start_mode);
   stats.calls_kernel = header.calls_kernel;
   stats.calls_engine = header.calls_engine;
   std::copy(std::begin(header.handed_back), std::end(header.handed_back),
@@ -153,8 +156,12 @@ RankStats decoded(const kdtree_stats_header& header) {
   stats.longest_prefix = header.longest_prefix;
   stats.worst_layer = known(header.worst_layer);
   stats.worst_request = known(header.worst_request);
+  stats.worst_batch = known(header.worst_batch);
+  stats.worst_head = known(header.worst_head);
+  stats.worst_prefix = header.worst_prefix;
   for (std::uint32_t i = 0; i < header.batch_count; ++i)
-    stats.batches.push_back({header.batches[i].batch, header.batches[i].compares});
+    stats.batches.push_back(
+        {header.batches[i].batch, header.batches[i].compares, header.batches[i].calls});
   stats.kv_pairs = header.kv_pairs;
   stats.kv_contiguous_pairs = header.kv_contiguous_pairs;
   return stats;

@@ -24,12 +24,13 @@ std::string_view patch_state_name(PatchState state);
 std::string hand_back_name(std::size_t index);
 
 struct BatchCompares {
-  std::uint32_t batch = 0;  // requests in the call
+  std::uint32_t batch = 0;  // requests in the call; 0 = all sizes that have no entry of their own
   std::uint64_t compares = 0;
+  std::uint64_t calls = 0;  // served at that size, whichever kernel answered
 };
 
-// Expert routing of the target model as one process saw it. Counters since its start; tables are
-// row-major by layer.
+// Expert routing in decode and verify steps of the target model as one process saw it; prefill is
+// not in it. Counters since its start; tables are row-major by layer.
 struct MoeStats {
   std::uint32_t layers = 0;
   std::uint32_t experts = 0;  // logical ones a layer, shared experts not counted
@@ -77,7 +78,8 @@ struct RankStats {
       0;               // of the last control file obeyed; 0 = none, the environment's mode holds
   std::string reason;  // why refused or passive; last kernel error
   SortState sort_state = SortState::unknown;
-  std::optional<bool> graphs;  // verify runs in captured CUDA graphs
+  std::optional<bool> graphs;      // verify runs in captured CUDA graphs
+  std::optional<Mode> start_mode;  // what KDTREE_VERIFY asks for; holds while no control file does
 
   // verify calls, one a layer and step
   std::uint64_t calls_kernel = 0;
@@ -90,9 +92,12 @@ struct RankStats {
   std::optional<double> max_ulp;     // nullopt: none compared
   double sum_mean_abs = 0;           // over compares; divide by `compares` for the mean
   std::uint64_t longest_prefix = 0;  // tokens, of the compared calls
-  std::optional<int> worst_layer;
-  std::optional<int> worst_request;
-  std::vector<BatchCompares> batches;  // compares by batch size
+  std::optional<int> worst_layer;    // where max_ulp was seen, nullopt: nothing differed
+  std::optional<int> worst_request;  // its row in the batch
+  std::optional<int> worst_batch;    // requests in that call
+  std::optional<int> worst_head;     // of this rank
+  std::uint64_t worst_prefix = 0;    // tokens of that request
+  std::vector<BatchCompares> batches;  // by batch size
   std::uint64_t kv_pairs = 0;
   std::uint64_t kv_contiguous_pairs = 0;
 

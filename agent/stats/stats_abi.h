@@ -26,14 +26,14 @@
  */
 
 #define KDTREE_STATS_MAGIC "KDTSTAT1"
-#define KDTREE_STATS_VERSION 1u
+#define KDTREE_STATS_VERSION 2u
 #define KDTREE_STATS_HEADER_BYTES 4096u
 #define KDTREE_STATS_MAX_BYTES (16u * 1024u * 1024u)
 #define KDTREE_STATS_MAX_SECTIONS 16u
 #define KDTREE_STATS_MAX_BATCHES 48u
 #define KDTREE_STATS_MAX_REASONS 32u
 
-/* On-disk values below are frozen for version 1. */
+/* On-disk values below are frozen for version 2. */
 enum kdtree_patch_state {
   KDTREE_PATCH_PASSIVE =
       0, /* present, nothing patched (yet): not a rank, or the engine was not imported */
@@ -70,14 +70,15 @@ enum kdtree_hand_back {
   KDTREE_BACK_SHAPE = 15,     /* q rows are not batch * draft tokens, or too many draft tokens */
   KDTREE_BACK_MASK = 16,      /* custom_mask shorter than mask_indptr says, or of another type */
   KDTREE_BACK_WORKSPACE = 17, /* no workspace reserved for this batch and n, inside a capture */
-  KDTREE_BACK_ERROR = 18, /* the kernel refused or raised; the reason is in `reason` and the log */
+  KDTREE_BACK_ERROR = 18, /* the kernel refused or raised, in this call or when its graph was
+                             captured; what it said is in `reason` and the log */
   KDTREE_BACK_SIGNATURE = 19, /* the call did not bind to a signature that the patch knows */
 };
 
 enum kdtree_section_kind {
   KDTREE_SECTION_EXPERT_TOKENS = 1,  /* u64 [moe_layers][moe_experts]  assignments */
   KDTREE_SECTION_UNIQUE_EXPERTS = 2, /* u64 [moe_layers][1]  experts with a token, summed */
-  KDTREE_SECTION_LAYER_STEPS = 3,    /* u64 [moe_layers][1]  steps seen by this layer */
+  KDTREE_SECTION_LAYER_STEPS = 3,    /* u64 [moe_layers][1]  steps counted in this layer */
   KDTREE_SECTION_IDLE_RANKS = 4,     /* u64 [moe_layers][moe_ep_size]  steps without a token */
 };
 
@@ -91,9 +92,10 @@ struct kdtree_stats_section {
 };
 
 struct kdtree_stats_batch {
-  uint32_t batch; /* requests in the call */
+  uint32_t batch; /* requests in the call, padding included; 0 = all that have no row of their own */
   uint32_t reserved;
   uint64_t compares;
+  uint64_t calls; /* served at that size by either kernel: of calls_kernel and calls_engine */
 };
 
 struct kdtree_stats_header {
@@ -135,9 +137,12 @@ struct kdtree_stats_header {
   char reason[256];            /* why refused or passive; last kernel error */
   int32_t
       sort_state; /* free-list sort: -1 unknown, 0 off, 1 confirmed, 2 asked for and not possible */
-  int32_t graphs; /* -1 unknown, 0 eager, 1 verify runs in captured CUDA graphs */
+  int32_t graphs;     /* -1 unknown, 0 eager, 1 verify runs in captured CUDA graphs */
+  int32_t start_mode; /* enum kdtree_mode that KDTREE_VERIFY asks for; -1 unknown */
+  int32_t reserved2;
 
-  /* verify calls (one a layer and step) */
+  /* verify calls (one a layer and step); a replayed graph counts as the calls that it holds, a
+   * warm-up and a capture as none */
   uint64_t calls_kernel; /* answered by kdtree's kernel */
   uint64_t calls_engine; /* eligible, answered by the engine's own kernel: mode off or validate */
   uint64_t handed_back[KDTREE_STATS_MAX_REASONS];
@@ -149,11 +154,15 @@ struct kdtree_stats_header {
   double sum_mean_abs;     /* sum over compares of that compare's mean |difference| */
   uint64_t longest_prefix; /* longest prefix compared, tokens */
   int32_t worst_layer;     /* where max_ulp was seen; -1 = none */
-  int32_t worst_request;
+  int32_t worst_request;   /* its row in the batch; -1 = none */
+  int32_t worst_batch;     /* requests in that call; -1 = none */
+  int32_t worst_head;      /* of this rank; -1 = none */
+  uint64_t worst_prefix;   /* tokens of that request */
   uint64_t kv_pairs;            /* neighbouring KV slots looked at ... */
   uint64_t kv_contiguous_pairs; /* ... and how many of them followed each other */
 
-  /* MoE routing, target model only, padded rows left out; all 0 = not observed */
+  /* MoE routing in decode and verify passes of the target model (steps), padded rows left out;
+   * all 0 = not observed */
   uint32_t moe_layers;
   uint32_t moe_experts; /* logical, shared experts not counted */
   uint32_t moe_top_k;
@@ -161,11 +170,11 @@ struct kdtree_stats_header {
   uint64_t moe_steps;
   uint64_t moe_tokens; /* routed tokens, summed over steps (each counted once, not per layer) */
 
-  uint32_t batch_count;
+  uint32_t batch_count; /* rows of `batches`, sorted by batch, without those of 0 calls and compares */
   uint32_t section_count;
   struct kdtree_stats_batch batches[KDTREE_STATS_MAX_BATCHES];
   struct kdtree_stats_section sections[KDTREE_STATS_MAX_SECTIONS];
-  uint8_t reserved1[KDTREE_STATS_HEADER_BYTES - 2552];
+  uint8_t reserved1[KDTREE_STATS_HEADER_BYTES - 2960];
 };
 
 #ifdef __cplusplus
@@ -193,17 +202,19 @@ KDTREE_STATS_AT(patch_state, 608);
 KDTREE_STATS_AT(control_generation, 616);
 KDTREE_STATS_AT(reason, 624);
 KDTREE_STATS_AT(sort_state, 880);
-KDTREE_STATS_AT(calls_kernel, 888);
-KDTREE_STATS_AT(handed_back, 904);
-KDTREE_STATS_AT(compares, 1160);
-KDTREE_STATS_AT(max_abs, 1176);
-KDTREE_STATS_AT(longest_prefix, 1200);
-KDTREE_STATS_AT(worst_layer, 1208);
-KDTREE_STATS_AT(kv_pairs, 1216);
-KDTREE_STATS_AT(moe_layers, 1232);
-KDTREE_STATS_AT(moe_steps, 1248);
-KDTREE_STATS_AT(batch_count, 1264);
-KDTREE_STATS_AT(batches, 1272);
-KDTREE_STATS_AT(sections, 2040);
-KDTREE_STATS_AT(reserved1, 2552);
+KDTREE_STATS_AT(start_mode, 888);
+KDTREE_STATS_AT(calls_kernel, 896);
+KDTREE_STATS_AT(handed_back, 912);
+KDTREE_STATS_AT(compares, 1168);
+KDTREE_STATS_AT(max_abs, 1184);
+KDTREE_STATS_AT(longest_prefix, 1208);
+KDTREE_STATS_AT(worst_layer, 1216);
+KDTREE_STATS_AT(worst_prefix, 1232);
+KDTREE_STATS_AT(kv_pairs, 1240);
+KDTREE_STATS_AT(moe_layers, 1256);
+KDTREE_STATS_AT(moe_steps, 1272);
+KDTREE_STATS_AT(batch_count, 1288);
+KDTREE_STATS_AT(batches, 1296);
+KDTREE_STATS_AT(sections, 2448);
+KDTREE_STATS_AT(reserved1, 2960);
 KDTREE_STATS_ASSERT(sizeof(struct kdtree_stats_header) == KDTREE_STATS_HEADER_BYTES, "header size");

@@ -49,11 +49,14 @@ int check(const kdtree_gate_params& p) {
   if (p.struct_bytes != sizeof p) return KDTREE_BAD_STRUCT;
   if (p.batch < 1) return KDTREE_BAD_SHAPE;
   if (!is_index_bits(p.qo_indptr_bits)) return KDTREE_BAD_DTYPE;
-  if (p.word == nullptr || !aligned(p.word, 8) || p.qo_indptr == nullptr ||
-      p.kv_indptr == nullptr || p.gated_qo_indptr == nullptr || p.gated_kv_indptr == nullptr ||
-      p.flags == nullptr)
+  if (p.qo_indptr == nullptr || p.kv_indptr == nullptr || p.gated_qo_indptr == nullptr ||
+      p.gated_kv_indptr == nullptr || p.flags == nullptr)
     return KDTREE_BAD_POINTER;
-  return KDTREE_OK;
+  return check(p.word);
+}
+
+int check(const kdtree_gate_word* word) {
+  return word == nullptr || !aligned(word, 8) ? KDTREE_BAD_POINTER : KDTREE_OK;
 }
 
 int check(const kdtree_compare_params& p, Device device) {
@@ -66,6 +69,38 @@ int check(const kdtree_compare_params& p, Device device) {
       !aligned(p.accum, 8))
     return KDTREE_BAD_POINTER;
   return KDTREE_OK;
+}
+
+int check(const kdtree_slots_params& p) {
+  if (p.struct_bytes != sizeof p) return KDTREE_BAD_STRUCT;
+  if (p.batch < 1 || p.max_slots < 1) return KDTREE_BAD_SHAPE;
+  if (!is_index_bits(p.kv_indices_bits)) return KDTREE_BAD_DTYPE;
+  if (p.kv_indptr == nullptr || p.counts == nullptr || !aligned(p.counts, 8))
+    return KDTREE_BAD_POINTER;
+  return KDTREE_OK;
+}
+
+int check(const kdtree_moe_table& t) {
+  if (t.layers < 1 || t.layers > KDTREE_MOE_MAX_LAYERS || t.experts < 1 ||
+      t.experts > KDTREE_MOE_MAX_EXPERTS || t.ranks < 0 || t.ranks > KDTREE_MOE_MAX_RANKS ||
+      (t.ranks > 0 && t.experts % t.ranks != 0))
+    return KDTREE_BAD_SHAPE;
+  return t.head == nullptr || !aligned(t.head, 8) ? KDTREE_BAD_POINTER : KDTREE_OK;
+}
+
+int check(const kdtree_moe_count_params& p) {
+  if (p.struct_bytes != sizeof p) return KDTREE_BAD_STRUCT;
+  if (const int status = check(p.table); status != KDTREE_OK) return status;
+  if (p.layer < 0 || p.layer >= p.table.layers || p.tokens < 0 || p.columns < 0)
+    return KDTREE_BAD_SHAPE;
+  if (!is_index_bits(p.ids_bits)) return KDTREE_BAD_DTYPE;
+  return p.ids == nullptr && p.tokens > 0 && p.columns > 0 ? KDTREE_BAD_POINTER : KDTREE_OK;
+}
+
+int check(const kdtree_moe_table& t, const kdtree_moe_head* copy, int32_t first, int32_t last) {
+  if (const int status = check(t); status != KDTREE_OK) return status;
+  if (first < 0 || last < first || last >= t.layers) return KDTREE_BAD_SHAPE;
+  return copy == nullptr || !aligned(copy, 8) ? KDTREE_BAD_POINTER : KDTREE_OK;
 }
 
 }  // namespace kdtree

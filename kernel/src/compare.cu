@@ -14,8 +14,9 @@ constexpr int kTotalThreads = 256;
 constexpr unsigned kAll = 0xffffffffu;
 
 __device__ TokenDelta merge(const TokenDelta& a, const TokenDelta& b) {
+  const bool second = b.max_ulp > a.max_ulp;
   return {a.sum + b.sum, a.counted + b.counted, fmaxf(a.max_abs, b.max_abs),
-          fmaxf(a.max_ulp, b.max_ulp)};
+          second ? b.max_ulp : a.max_ulp, second ? b.worst_head : a.worst_head};
 }
 
 // A block a token, a warp a head at a time.
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(kTokenThreads)
       sum += __shfl_xor_sync(kAll, sum, step);
       counted += __shfl_xor_sync(kAll, counted, step);
     }
-    token = merge(token, {double{sum}, counted, largest, largest / ulp_at(magnitude, p.dtype)});
+    token =
+        merge(token, {double{sum}, counted, largest, largest / ulp_at(magnitude, p.dtype), head});
   }
   if (lane == 0) shared[warp] = token;
   __syncthreads();
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kTotalThreads)
   volatile kdtree_compare_accum* accum = p.accum;
   accum->sequence = accum->sequence + 1;
   __threadfence_system();
-  accumulate(accum, p, shared[0], worst[0] / (p.tokens / p.batch), longest[0]);
+  accumulate(accum, p, {shared[0], worst[0], longest[0]});
   __threadfence_system();
   accum->sequence = accum->sequence + 1;
 }

@@ -10,7 +10,8 @@ namespace kdtree {
 namespace {
 
 template <typename T>
-void compare_row(const T* ours, const T* engines, int32_t dtype, TokenDelta& delta) {
+void compare_row(const T* ours, const T* engines, int32_t dtype, int32_t head,
+                 TokenDelta& delta) {
   float magnitude = 0, largest = 0;
   for (int d = 0; d < KDTREE_V_DIM; ++d) {
     const float theirs = engines[d].value();
@@ -24,13 +25,15 @@ void compare_row(const T* ours, const T* engines, int32_t dtype, TokenDelta& del
     ++delta.counted;
   }
   delta.max_abs = std::max(delta.max_abs, largest);
-  delta.max_ulp = std::max(delta.max_ulp, largest / ulp_at(magnitude, dtype));
+  const float ulp = largest / ulp_at(magnitude, dtype);
+  if (ulp > delta.max_ulp) delta.worst_head = head;
+  delta.max_ulp = std::max(delta.max_ulp, ulp);
 }
 
 template <typename T>
 void compare_all(const kdtree_compare_params& p) {
   TokenDelta total{};
-  int32_t worst_request = 0;
+  int32_t worst_token = 0;
   for (int32_t token = 0; token < p.tokens; ++token) {
     TokenDelta delta{};
     for (int32_t head = 0; head < p.heads; ++head)
@@ -38,8 +41,11 @@ void compare_all(const kdtree_compare_params& p) {
                       int64_t{head} * KDTREE_V_DIM,
                   static_cast<const T*>(p.engines) + token * p.engines_token_stride +
                       int64_t{head} * KDTREE_V_DIM,
-                  p.dtype, delta);
-    if (delta.max_ulp > total.max_ulp) worst_request = token / (p.tokens / p.batch);
+                  p.dtype, head, delta);
+    if (delta.max_ulp > total.max_ulp) {
+      worst_token = token;
+      total.worst_head = delta.worst_head;
+    }
     total.max_ulp = std::max(total.max_ulp, delta.max_ulp);
     total.max_abs = std::max(total.max_abs, delta.max_abs);
     total.sum += delta.sum;
@@ -52,7 +58,7 @@ void compare_all(const kdtree_compare_params& p) {
   const std::atomic_ref sequence(p.accum->sequence);
   sequence.fetch_add(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  accumulate(p.accum, p, total, worst_request, longest);
+  accumulate(p.accum, p, {total, worst_token, longest});
   std::atomic_thread_fence(std::memory_order_seq_cst);
   sequence.fetch_add(1, std::memory_order_seq_cst);
 }

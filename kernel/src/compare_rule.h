@@ -15,6 +15,14 @@ struct TokenDelta {
   double sum;       // of d
   int64_t counted;  // elements with a finite engine value
   float max_abs, max_ulp;
+  int32_t worst_head;  // where max_ulp is
+};
+
+// What a call's totals say besides.
+struct CallDelta {
+  TokenDelta total;
+  int32_t worst_token;     // where total.max_ulp is
+  int64_t longest_prefix;  // tokens
 };
 
 // Above it a mean is Inf and not added to sum_mean_abs, which would never be finite again.
@@ -30,8 +38,8 @@ KDTREE_HOST_DEVICE inline float ulp_at(float magnitude, int32_t dtype) {
 
 // Adds one compare to the accumulator; the caller is the only writer.
 KDTREE_HOST_DEVICE inline void accumulate(volatile kdtree_compare_accum* accum,
-                                          const kdtree_compare_params& p, const TokenDelta& total,
-                                          int32_t worst_request, int64_t longest_prefix) {
+                                          const kdtree_compare_params& p, const CallDelta& call) {
+  const TokenDelta& total = call.total;
   const int64_t elements = int64_t{p.tokens} * p.heads * KDTREE_V_DIM;
   const double mean = total.counted > 0 ? total.sum / static_cast<double>(total.counted) : 0.0;
   const bool clean = total.max_ulp <= p.max_ulp && mean <= p.mean_abs;
@@ -42,10 +50,14 @@ KDTREE_HOST_DEVICE inline void accumulate(volatile kdtree_compare_accum* accum,
   if (total.max_ulp > accum->max_ulp) {
     accum->max_ulp = total.max_ulp;
     accum->worst_layer = p.layer;
-    accum->worst_request = worst_request;
+    accum->worst_request = call.worst_token / (p.tokens / p.batch);
+    accum->worst_batch = p.batch;
+    accum->worst_head = total.worst_head;
+    accum->worst_prefix =
+        p.kv_indptr[accum->worst_request + 1] - p.kv_indptr[accum->worst_request];
   }
   if (mean <= kLargest) accum->sum_mean_abs = accum->sum_mean_abs + mean;
-  if (longest_prefix > accum->longest_prefix) accum->longest_prefix = longest_prefix;
+  if (call.longest_prefix > accum->longest_prefix) accum->longest_prefix = call.longest_prefix;
   const int32_t slot = p.batch <= KDTREE_COMPARE_MAX_BATCH ? p.batch : 0;
   accum->compares_by_batch[slot] = accum->compares_by_batch[slot] + 1;
 }

@@ -19,13 +19,18 @@ __device__ void gate_copy(const void* from, void* to, int count, int factor) {
 __global__ void __launch_bounds__(kGateThreads)
     gate_kernel(const __grid_constant__ kdtree_gate_params p) {
   __shared__ GateFlags shared_flags;
+  volatile kdtree_gate_word* word = p.word;
   if (threadIdx.x == 0) {
-    shared_flags = gate_flags(*static_cast<volatile const uint32_t*>(&p.word->mode));
+    const uint32_t mode = word->mode, look = word->look, looked = word->looked;
+    shared_flags = gate_flags(mode);
     p.flags[0] = shared_flags.kernel;
     p.flags[1] = shared_flags.compare;
     p.flags[2] = shared_flags.engine;
     p.flags[3] = shared_flags.mode;
+    p.flags[4] = look != looked ? 1 : 0;
+    if (look != looked) word->looked = look;
   }
+  if (threadIdx.x >= 5 && threadIdx.x < KDTREE_GATE_FLAGS) p.flags[threadIdx.x] = 0;
   __syncthreads();
   const GateFlags flags = shared_flags;
   const int count = p.batch + 1;
@@ -34,11 +39,10 @@ __global__ void __launch_bounds__(kGateThreads)
   else
     gate_copy<int32_t>(p.qo_indptr, p.gated_qo_indptr, count, flags.engine);
   gate_copy<int32_t>(p.kv_indptr, p.gated_kv_indptr, count, flags.engine);
-  if (threadIdx.x == 0) {
-    volatile uint64_t* steps = &p.word->steps[flags.mode];
-    *steps = *steps + 1;
-  }
+  if (threadIdx.x == 0) word->steps[flags.mode] = word->steps[flags.mode] + 1;
 }
+
+__global__ void tick_kernel(volatile kdtree_gate_word* word) { word->ticks = word->ticks + 1; }
 
 }  // namespace
 }  // namespace kdtree
@@ -48,5 +52,12 @@ int kdtree_gate_cuda(const kdtree_gate_params* params, void* stream) {
   if (params == nullptr) return KDTREE_BAD_POINTER;
   if (const int status = check(*params); status != KDTREE_OK) return status;
   gate_kernel<<<1, kGateThreads, 0, static_cast<cudaStream_t>(stream)>>>(*params);
+  return cudaGetLastError();
+}
+
+int kdtree_tick_cuda(kdtree_gate_word* word, void* stream) {
+  using namespace kdtree;
+  if (const int status = check(word); status != KDTREE_OK) return status;
+  tick_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(word);
   return cudaGetLastError();
 }

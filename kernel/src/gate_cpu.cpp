@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 
 #include "checks.h"
@@ -32,6 +33,16 @@ int kdtree_gate_cpu(const kdtree_gate_params* params) {
   params->flags[1] = flags.compare;
   params->flags[2] = flags.engine;
   params->flags[3] = flags.mode;
+  const uint32_t look = std::atomic_ref(params->word->look).load(std::memory_order_relaxed);
+  params->flags[4] = look != params->word->looked ? 1 : 0;
+  params->word->looked = look;
+  std::fill(params->flags + 5, params->flags + KDTREE_GATE_FLAGS, 0);
   std::atomic_ref(params->word->steps[flags.mode]).fetch_add(1, std::memory_order_relaxed);
+  return KDTREE_OK;
+}
+
+int kdtree_tick_cpu(kdtree_gate_word* word) {
+  if (const int status = kdtree::check(word); status != KDTREE_OK) return status;
+  std::atomic_ref(word->ticks).fetch_add(1, std::memory_order_relaxed);
   return KDTREE_OK;
 }

@@ -5,12 +5,11 @@
 
 namespace kdtree::op {
 
-std::string shape_of(const Tensor& tensor) {
-  std::ostringstream text;
-  text << '[';
-  for (int64_t i = 0; i < tensor.dim(); ++i) text << (i == 0 ? "" : ", ") << tensor.size(i);
-  text << ']';
-  return text.str();
+std::ostream& operator<<(std::ostream& out, const ShapeOf& shape) {
+  out << '[';
+  for (int64_t i = 0; i < shape.tensor.dim(); ++i)
+    out << (i == 0 ? "" : ", ") << shape.tensor.size(i);
+  return out << ']';
 }
 
 void Checker::on_device(const Tensor& tensor, const char* argument) const {

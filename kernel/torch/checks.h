@@ -17,7 +17,12 @@ using Tensor = torch::stable::Tensor;
 using MaybeTensor = std::optional<torch::stable::Tensor>;
 using torch::headeronly::ScalarType;
 
-std::string shape_of(const Tensor& tensor);
+// Prints as "[2, 3]". Made for each call, put into words only where a check failed.
+struct ShapeOf {
+  const Tensor& tensor;
+};
+inline ShapeOf shape_of(const Tensor& tensor) { return {tensor}; }
+std::ostream& operator<<(std::ostream& out, const ShapeOf& shape);
 
 class Checker {
  public:

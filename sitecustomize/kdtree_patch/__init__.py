@@ -3,11 +3,14 @@
 
     hook, installer        watch for the engine's modules and wrap them; env reads the KDTREE_* environment
     fingerprint, probe     which engines are known (engines.json)
-    verify, eligible       the verify path and its reasons to hand back; graphs: the same under CUDA graphs
-    kernel, compare        load and call torch.ops.kdtree, read what validate found
+    verify, eligible       the verify path and its reasons to hand back; phase: what torch and the engine are at
+    graphs, words          the same under CUDA graphs; what host and graph say to each other
+    release, kernel        check the release; load and call torch.ops.kdtree
+    compare, pinned        what validate found, in memory that the GPU writes
     patch, control         this process's state and side thread, which follows the control file
     report, stats          the stats file (stats_format: its layout); counters: what the host counts
-    sort, moe, rank        the KV free list's order, the router's load, which rank this is
+    moe, moe_table         the router's load
+    sort, rank             the KV free list's order, which rank this is
 
 Two ways in, one install(): bootstrap() from sitecustomize, install() as SGLang's plugin entry point.
 """

@@ -2,159 +2,200 @@
 """The verify path under CUDA graphs: both kernels are captured, a gate that runs once a step decides which one works.
 
 SGLang calls each batch size eagerly (warm-up, same buffers) and then captures it. Everything that needs an allocation is
-made in the warm-up; a capture that finds something missing hands back. While SGLang captures, the mode words say off, so
-warm-ups are answered by the engine and counted apart. The side thread stores the mode with plain stores, without CUDA.
+made in the warm-up; a capture that finds something missing hands back. A warm-up obeys a word that always says off, so the
+engine answers it and nothing is counted. What replays do is counted on the device, by the gate, or by a tick where the
+capture handed back. The side thread stores modes and reads counts with plain loads and stores, without CUDA.
 """
-import ctypes
 import sys
-from collections.abc import Callable
+from typing import NamedTuple
 
+from . import phase
 from . import stats_format as f
+from .words import Word, Words
 
-_WORD_BYTES = 64  # struct kdtree_gate_word: u32 mode, u32 reserved, u64 steps[3], u64 reserved[4]
-_MAX_WORDS = 64
-_CAPTURE_FLAGS = ("sglang.srt.model_executor.runner_utils.capture_mode",
-                  "sglang.srt.model_executor.cuda_graph_runner")
+_FLAGS = 8  # KDTREE_GATE_FLAGS
 
 
-def engine_captures() -> bool:
-    """True while SGLang is between the start of its first warm-up and the end of its last capture."""
-    for name in _CAPTURE_FLAGS:
-        asked = getattr(sys.modules.get(name), "get_is_capture_mode", None)
-        if asked is not None:
-            return bool(asked())
-    return False
+class Site(NamedTuple):
+    """Where a verify call comes from."""
+
+    backend: object
+    q: object
+    layer: int
 
 
 class _Entry:
-    """What the graphs of one (requests, draft tokens, heads) share. warmups: gates run eagerly, all in mode off;
-    layers: verify calls in the graph, 0 = not captured (yet); seen: those of the capture that runs; broken: our
-    kernel failed while it was captured."""
+    """What the graphs of one (requests, draft tokens, heads) share. layers: verify calls in the graph, 0 = not captured
+    (yet); seen: those of the capture that runs; broken: our kernel failed while it was captured, and from then on its
+    replays are the engine's, handed back for an error."""
 
-    def __init__(self, word: object, address: int, qo_indptr: object, kv_indptr: object, flags: object):
-        self.word, self.address = word, address
+    def __init__(self, batch: int, word: Word, qo_indptr: object, kv_indptr: object, flags: object):
+        self.batch, self.word = batch, word
         self.qo_indptr, self.kv_indptr, self.flags = qo_indptr, kv_indptr, flags
         self.last_layer = sys.maxsize
         self.gated = False
-        self.warmups = 0
         self.layers = 0
         self.seen = 0
         self.broken = False
+        self._before = [0, 0, 0]  # steps until it broke
 
-    def store(self, mode: int) -> None:
-        ctypes.c_uint32.from_address(self.address).value = mode
+    def break_(self) -> None:
+        if not self.broken:
+            self._before, self.broken = self.word.steps(), True
+        self.word.store(f.OFF)
 
-    def steps(self) -> list[int]:
-        """Gates run in each mode since the start, warm-ups taken out."""
-        counted = list((ctypes.c_uint64 * 3).from_address(self.address + 8))
-        counted[f.OFF] = max(0, counted[f.OFF] - self.warmups)
-        return counted
+    def calls(self) -> tuple[int, int, int]:
+        """Calls that replays made: answered by our kernel, by the engine's, handed back for an error."""
+        steps = self.word.steps()
+        good = self._before if self.broken else steps
+        wrong = (sum(steps) - sum(good)) * max(self.layers, self.seen)
+        return good[f.ON] * self.layers, (good[f.OFF] + good[f.VALIDATE]) * self.layers, wrong
+
+
+class _Tally:
+    """What one graph hands back: calls by reason, times how often it ran."""
+
+    def __init__(self, word: Word):
+        self.word = word
+        self.last_layer = sys.maxsize
+        self.seen: dict[int, int] = {}
+        self.layers: dict[int, int] = {}
+
+    def add(self, layer: int, reason: int) -> bool:
+        """True for the first call of a capture, which is where the tick belongs."""
+        first = layer <= self.last_layer
+        self.last_layer = layer
+        if first:
+            self.seen = {}
+        self.seen[reason] = self.seen.get(reason, 0) + 1
+        self.layers[reason] = max(self.layers.get(reason, 0), self.seen[reason])  # counts never fall
+        return first
 
 
 class Graphs:
-    """The captured graphs of this process. set_mode, refresh and add_counts are called by the side thread as well."""
+    """The captured graphs of this process. set_mode, refresh, ask_look and add_counts are the side thread's as well."""
 
     def __init__(self, patch: object, kernel: object):
         self._patch, self._kernel = patch, kernel
         self._entries: dict[tuple[object, ...], _Entry] = {}
-        self._words = None
+        self._tallies: dict[tuple[object, ...], _Tally] = {}
+        self._words = Words()
+        self._idle: Word | None = None  # what warm-ups obey: off for ever
         self._mode = f.OFF
-
-    def _capturing(self, q: object) -> bool:
-        """A CUDA graph is recording on the current stream, right now."""
-        return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
     def wanted(self, q: object) -> bool:
         """This call belongs to a graph: it is being captured, or warms up for that."""
-        return q.device.type == "cuda" and (engine_captures() or self._capturing(q))
+        return q.device.type == "cuda" and (phase.engine_captures() or phase.is_recording(q))
+
+    # the side thread
 
     def set_mode(self, mode: int) -> None:
         self._mode = mode
         self.refresh()
 
     def refresh(self) -> None:
-        """Stores the mode in force into every word; off while the engine captures."""
-        mode = f.OFF if engine_captures() else self._mode
+        """Stores the mode in force into every word."""
         for entry in list(self._entries.values()):
-            entry.store(f.OFF if entry.broken else mode)
+            entry.word.store(f.OFF if entry.broken else self._mode)
 
-    def add_counts(self, values: dict[str, object]) -> None:
-        """Adds what replays did to calls_kernel and calls_engine."""
+    def ask_look(self) -> None:
+        """Each graph looks at its KV slots once, when it is replayed next."""
         for entry in list(self._entries.values()):
-            steps = entry.steps()
-            values["calls_kernel"] += steps[f.ON] * entry.layers
-            values["calls_engine"] += (steps[f.OFF] + steps[f.VALIDATE]) * entry.layers
+            entry.word.ask_look()
 
-    def capture(self, real: Callable, args: tuple, kwargs: dict[str, object], bound: dict[str, object],
-                layer: int) -> object:
-        """One layer's call, in a warm-up or a capture. Returns what the engine's kernel returns."""
-        patch, q = self._patch, bound["q_extend"]
-        capturing = self._capturing(q)
+    def add_counts(self, values: dict[str, object], batches: dict[int, int]) -> None:
+        """Adds what replays did: to calls_kernel, calls_engine and handed_back, and calls by batch size."""
+        for entry in list(self._entries.values()):
+            kernel, engine, wrong = entry.calls()
+            values["calls_kernel"] += kernel
+            values["calls_engine"] += engine
+            values["handed_back"][f.BACK_ERROR] += wrong
+            batches[entry.batch] = batches.get(entry.batch, 0) + kernel + engine
+        for tally in list(self._tallies.values()):
+            ticks = tally.word.ticks()
+            for reason, layers in list(tally.layers.items()):
+                values["handed_back"][reason] += ticks * layers
+
+    # warm-up and capture
+
+    def hand_back(self, site: Site, reason: int) -> None:
+        """A call in a warm-up or a capture that goes to the engine's kernel: each replay is to count it. Never raises."""
+        recording = phase.is_recording(site.q)
+        key = id(site.backend), tuple(site.q.shape), site.q.dtype
         try:
-            entry = self._entry(bound, capturing)
-            ready = entry is not None and self._kernel.reserve(bound, capturing)
-            gated = ready and self._step(entry, bound, layer, capturing)
+            tally = self._tallies.get(key)
+            if tally is None and not recording:
+                word = self._words.take(site.q.device.type == "cuda")
+                if word is not None:
+                    self._tallies[key] = _Tally(word)
+            elif tally is not None and recording and tally.add(site.layer, reason):
+                self._kernel.tick(tally.word.tensor, site.q)
         except Exception as error:
-            patch.kernel_failed(error)
-            return real(*args, **kwargs)
+            self._patch.note_error("patch", error)
+
+    def capture(self, call: object, bound: dict[str, object], site: Site) -> object:
+        """One layer's call, in a warm-up or a capture. call: as verify._Call. Returns what the engine's kernel returns."""
+        recording = phase.is_recording(site.q)
+        reason = f.BACK_ERROR
+        try:
+            entry = self._entry(bound, recording)
+            ready = entry is not None and self._kernel.reserve(bound, recording)
+            reason = f.BACK_ERROR if ready else f.BACK_WORKSPACE
+            gated = ready and not entry.broken and self._step(entry, bound, site.layer, recording)
+        except Exception as error:
+            self._patch.capture_failed(error, f"batch of {bound['qo_indptr'].shape[0] - 1}, layer {site.layer}")
+            gated = False
         if not gated:
-            patch.hand_back(f.BACK_ERROR if ready else f.BACK_WORKSPACE)
-            return real(*args, **kwargs)
-        args, kwargs = _gated(bound, entry), {}
-        result = real(*args, **kwargs)
+            self.hand_back(site, reason)
+            return call.real()
+        result = call.real(qo_indptr=entry.qo_indptr, kv_indptr=entry.kv_indptr)
         try:
             out, scratch = bound["o_extend"], self._kernel.scratch(bound["o_extend"])
             self._kernel.verify(bound, out, scratch, entry.flags[0:1])
-            self._kernel.compare(scratch, out, bound, layer, entry.flags[1:2])
-        except Exception as error:
-            entry.broken = True  # its graphs may lack our kernel: they stay on the engine's for good
-            entry.store(f.OFF)
-            patch.kernel_failed(error)
-            return result
-        if capturing:
+            self._kernel.compare(scratch, out, bound, site.layer, entry.flags[1:2])
+            self._patch.kernel_answered()
+        except Exception as error:  # its graphs may lack our kernel: they stay on the engine's for good
+            entry.break_()
+            self._patch.capture_failed(error, f"batch of {entry.batch}, layer {site.layer}")
+        if recording:
             entry.seen += 1
-            entry.layers = max(entry.layers, entry.seen)  # counts never fall while a graph is captured again
+            if not entry.broken:
+                entry.layers = max(entry.layers, entry.seen)  # counts never fall while a graph is captured again
         return result
 
-    def _entry(self, bound: dict[str, object], capturing: bool) -> _Entry | None:
+    def _entry(self, bound: dict[str, object], recording: bool) -> _Entry | None:
         torch, qo, kv = sys.modules["torch"], bound["qo_indptr"], bound["kv_indptr"]
-        key = (qo.shape[0] - 1, bound["max_len_extend"], bound["q_extend"].shape[1], qo.dtype, qo.device)
+        batch, on_gpu = qo.shape[0] - 1, qo.device.type == "cuda"
+        key = (batch, bound["max_len_extend"], bound["q_extend"].shape[1], qo.dtype, qo.device)
         entry = self._entries.get(key)
-        if entry is not None or capturing:
+        if entry is not None or recording:
             return entry
-        if self._words is None:
-            self._words = torch.zeros(_MAX_WORDS, _WORD_BYTES, dtype=torch.uint8, pin_memory=qo.device.type == "cuda")
-        if len(self._entries) == _MAX_WORDS:
+        self._idle = self._idle or self._words.take(on_gpu)
+        word = self._words.take(on_gpu)
+        if word is None:
             return None
-        word = self._words[len(self._entries)]
-        entry = _Entry(word, word.data_ptr(), torch.zeros_like(qo), torch.zeros_like(kv),
-                       torch.zeros(4, dtype=torch.int32, device=qo.device))
+        entry = _Entry(batch, word, torch.zeros_like(qo), torch.zeros_like(kv),
+                       torch.zeros(_FLAGS, dtype=torch.int32, device=qo.device))
         self._entries[key] = entry
+        word.store(self._mode)
         return entry
 
-    def _step(self, entry: _Entry, bound: dict[str, object], layer: int, capturing: bool) -> bool:
+    def _step(self, entry: _Entry, bound: dict[str, object], layer: int, recording: bool) -> bool:
         """Before the first layer of a step: the gate. False: this step's gate failed, so nothing filled its index arrays.
         Raises what the gate raises; the entry's graphs then stay on the engine's kernel for good."""
         first = layer <= entry.last_layer
         entry.last_layer = layer
         if not first:
             return entry.gated
-        entry.gated = False
-        if capturing:
-            entry.seen = 0
+        entry.gated, entry.seen = False, 0
+        if recording:
             self._patch.see_graphs(True)
+        word = entry.word if recording else self._idle
         try:
-            self._kernel.gate(entry.word, bound, entry.qo_indptr, entry.kv_indptr, entry.flags)
+            self._kernel.gate(word.tensor, bound, entry.qo_indptr, entry.kv_indptr, entry.flags)
         except Exception:
-            entry.broken = True
-            entry.store(f.OFF)
+            entry.break_()
             raise
+        self._patch.look(bound, entry.flags[4:5])
         entry.gated = True
-        entry.warmups += 0 if capturing else 1
         return True
-
-
-def _gated(bound: dict[str, object], entry: _Entry) -> tuple:
-    """The engine's arguments with the gate's index arrays, positional in the signature's order."""
-    replaced = {**bound, "qo_indptr": entry.qo_indptr, "kv_indptr": entry.kv_indptr}
-    return tuple(replaced.values())

@@ -1,102 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the router chose, per layer and logical expert: the target model's own tokens, shared experts and padding left out.
+"""What the router chose, per layer and logical expert, in decode and verify passes of the target model: shared experts and
+padding left out. Prefill, draft models and the engine's own warm-ups are no such passes.
 
-Hooks capture_routed_experts_if_allowed (SGLang 0.5.15 and newer), where ids are still logical; before that version,
-select_experts. CPU tensors are counted here. CUDA tensors are not looked at: that would make the host wait, and nothing
-of it would be captured into a graph. Then all stays 0, which says "not observed".
+ModelRunner.forward says when such a pass runs and how many of its tokens are real; capture_routed_experts_if_allowed
+(SGLang 0.5.15 and newer), where ids are still logical, or before that select_experts, shows each layer's choice. The
+counting is done on the engine's device (moe_table.py), so that a CUDA graph captures it.
 """
 import functools
 import inspect
-from array import array
+import sys
 from collections.abc import Callable
 
+from . import phase
 from . import stats_format as f
+from .moe_table import LAYERS, MoeTable
 from .patch import PATCH, Patch
-from .rank import Ranks
 from .stats import Section
 
 
-class _Layer:
-    """Counters of one layer since the start."""
-
-    __slots__ = ("tokens", "unique", "steps", "idle")
-
-    def __init__(self, experts: int, ep_size: int):
-        self.tokens = array("Q", bytes(8 * experts))
-        self.unique = 0
-        self.steps = 0
-        self.idle = array("Q", bytes(8 * max(ep_size, 0)))
+def counted_rows(runner: object, batch: object) -> int:
+    """Tokens of a pass that count, padding left out: 0 for any but a decode or verify pass of a target model, and where
+    tokens of several ranks are routed together (attention data parallelism), whose padding nobody tells us. SGLang's own
+    num_token_non_padded won't do: without expert parallelism a replay leaves it as some capture set it."""
+    mode = batch.forward_mode
+    if getattr(runner, "is_draft_worker", False) or not (mode.is_target_verify() or mode.is_decode()):
+        return 0
+    if getattr(batch, "global_num_tokens_cpu", None) is not None:
+        return 0
+    rows = getattr(batch, "num_token_non_padded_cpu", None)
+    return rows if isinstance(rows, int) else int(batch.input_ids.shape[0])
 
 
 class Observer:
-    """Counts assignments. One thread observes (the engine's), one reads; a read may see a step in the middle."""
+    """Counts assignments. One thread observes (the engine's), one reads."""
 
-    def __init__(self) -> None:
-        self.experts = 0  # logical, routed; 0 = unknown, then nothing is counted
-        self.draft = False  # the forward that runs now is a draft model's
-        self.valid: int | None = None  # tokens of the forward that runs now, padding left out; None = unknown
+    def __init__(self, patch: Patch):
+        self._patch = patch
+        self._table: MoeTable | None = None
+        self._rows = 0  # of the pass that runs; 0 = it isn't counted
+        self._begun = False  # the table knows of it
         self._top_k = 0
-        self._ep_size = 0
-        self._layers: dict[int, _Layer] = {}
-        self._last = -1
-        self._steps = 0
-        self._tokens = 0
-        self._complete = False  # one whole step was seen, so the number of layers is known
+        self._placed = True  # an expert's rank is id // (experts / EP size), in every call so far
 
-    def observe(self, layer: int, ids: object, top_k: int, ranks: Ranks, valid: int | None, placed: bool) -> None:
-        """ids: [tokens, k] logical expert ids of one layer, on the CPU; valid: rows that are not padding, None = what
-        the forward says, else all; placed: an expert's rank is id // (experts / EP size)."""
-        if not self.experts or self.draft or ids.device.type != "cpu":
+    def enter(self, rows: int) -> bool:
+        """A pass begins. True: it is counted, and leave() must follow."""
+        if rows <= 0 or self._rows:
+            return False
+        self._rows = rows
+        if self._table is not None:
+            self._table.begin(rows)
+            self._begun = True
+        return True
+
+    def leave(self) -> None:
+        begun, self._rows, self._begun = self._begun, 0, False
+        if begun:
+            self._table.end()
+
+    def observe(self, layer: int, ids: object, experts: int, top_k: int, placed: bool) -> None:
+        """ids: [tokens, k] logical expert ids of one layer; placed: an expert's rank is id // (experts / EP size)."""
+        recording = phase.is_recording(ids)
+        if not 0 <= layer < LAYERS or not experts:
             return
-        known = valid if valid is not None else self.valid
-        rows = ids.tolist()[:ids.shape[0] if known is None else min(known, ids.shape[0])]
-        if layer <= self._last or not self._layers:
-            self._complete = self._complete or bool(self._layers)
-            self._steps += 1
-            self._tokens += len(rows)
-        self._last, self._top_k = layer, top_k
-        size = ranks.moe_ep_size
-        self._ep_size = size if placed and size > 0 and self.experts % size == 0 else 0
-        self._add(layer, rows)
+        if self._table is None and not recording:
+            self._make(ids, experts, placed)
+        if self._table is None or self._table.experts != experts or not (self._rows or recording):
+            return
+        if self._rows and not self._begun:  # the very first pass
+            self._table.begin(self._rows)
+            self._begun = True
+        self._top_k, self._placed = top_k, self._placed and placed
+        self._table.count(layer, ids)
 
-    def _add(self, layer: int, rows: list[list[int]]) -> None:
-        counts = self._layers.get(layer)
-        if counts is None or len(counts.tokens) != self.experts or len(counts.idle) != self._ep_size:
-            counts = self._layers[layer] = _Layer(self.experts, self._ep_size)
-        chosen = [e for row in rows for e in row if 0 <= e < self.experts]
-        for expert in chosen:
-            counts.tokens[expert] += 1
-        unique = set(chosen)
-        counts.unique += len(unique)
-        counts.steps += 1
-        if self._ep_size:
-            share = self.experts // self._ep_size
-            for rank in set(range(self._ep_size)) - {expert // share for expert in unique}:
-                counts.idle[rank] += 1
+    def _make(self, ids: object, experts: int, placed: bool) -> None:
+        size = self._patch.ranks.moe_ep_size
+        ranks = size if placed and size > 0 and experts % size == 0 else 0
+        self._table = MoeTable(self._patch.kernel.ops, sys.modules["torch"], ids, experts, ranks)
 
     def read(self) -> tuple[dict[str, object], list[Section]]:
-        """Stats fields and sections; both empty until one whole step was seen."""
-        if not self._complete:
+        """Stats fields and sections; both empty until one whole pass was seen."""
+        if self._table is None:
             return {}, []
-        layers = dict(self._layers)
-        first, rows = min(layers), max(layers) - min(layers) + 1
-        empty = _Layer(self.experts, self._ep_size)
-        order = [layers.get(first + i, empty) for i in range(rows)]
-        values = {"moe_layers": rows, "moe_experts": self.experts, "moe_top_k": self._top_k, "moe_first_layer": first,
-                  "moe_steps": self._steps, "moe_tokens": self._tokens}
-        sections = [(f.SECTION_EXPERT_TOKENS, rows, self.experts, _join(layer.tokens for layer in order)),
-                    (f.SECTION_UNIQUE_EXPERTS, rows, 1, array("Q", [layer.unique for layer in order])),
-                    (f.SECTION_LAYER_STEPS, rows, 1, array("Q", [layer.steps for layer in order]))]
-        if self._ep_size:
-            sections.append((f.SECTION_IDLE_RANKS, rows, self._ep_size, _join(layer.idle for layer in order)))
-        return values, sections
-
-
-def _join(parts: object) -> array:
-    joined = array("Q")
-    for part in parts:
-        joined.extend(part)
-    return joined
+        values, sections = self._table.read(self._placed)
+        return ({**values, "moe_top_k": self._top_k} if values else {}), sections
 
 
 class Hooks:
@@ -104,62 +90,60 @@ class Hooks:
 
     def __init__(self, observer: Observer, patch: Patch):
         self._observer, self._patch = observer, patch
-        self._call: tuple[int | None, bool] = (None, True)
+        self._call: tuple[int, bool] = (0, True)  # experts, placed
+
+    def _wanted(self) -> bool:
+        return self._patch.state == f.ACTIVE and self._patch.moe is self._observer and not phase.is_compiling()
 
     def _see(self, config: object, layer: int | None, ids: object) -> None:
-        wanted = self._patch.state == f.ACTIVE and self._patch.moe is self._observer and layer is not None
-        if not wanted or not getattr(config, "allow_routed_experts_capture", True):
+        if layer is None or not getattr(config, "allow_routed_experts_capture", True):
             return
         shared = int(getattr(config, "num_fused_shared_experts", 0) or 0)
-        self._observer.observe(layer, ids, config.top_k - shared, self._patch.ranks, *self._call)
+        experts, placed = self._call
+        self._observer.observe(layer, ids, experts, config.top_k - shared, placed)
 
     def wrap_capture(self, original: Callable) -> Callable:
         """capture_routed_experts_if_allowed(topk_config, layer_id, topk_ids)."""
 
         @functools.wraps(original)
         def capture(topk_config, layer_id, topk_ids, *args, **kwargs):  # noqa: ANN001
-            try:
-                self._see(topk_config, layer_id, topk_ids)
-            except Exception as error:
-                self._patch.observer_failed(error)
+            if self._wanted():
+                try:
+                    self._see(topk_config, layer_id, topk_ids)
+                except Exception as error:
+                    self._patch.observer_failed(error)
             return original(topk_config, layer_id, topk_ids, *args, **kwargs)
 
         capture.__kdtree__ = True
         return capture
 
     def wrap_select(self, original: Callable, sees_ids: bool) -> Callable:
-        """select_experts(...): tells how many experts and tokens there are; sees_ids: reads the result's ids too."""
+        """select_experts(...): tells how many experts there are and where; sees_ids: reads the result's ids too."""
         signature = inspect.signature(original)
 
         @functools.wraps(original)
         def select(*args, **kwargs):  # noqa: ANN001
+            if not self._wanted():
+                return original(*args, **kwargs)
             bound: dict[str, object] = {}
             try:
                 bound = signature.bind(*args, **kwargs).arguments
-                self._enter(bound)
+                self._call = int(bound["router_logits"].shape[-1]), bound.get("expert_location_dispatch_info") is None
             except Exception as error:
                 self._patch.observer_failed(error)
             try:
                 result = original(*args, **kwargs)
-                if sees_ids:
+                if sees_ids and bound:
                     try:
                         self._see(bound["topk_config"], bound.get("layer_id"), result.topk_ids)
                     except Exception as error:
                         self._patch.observer_failed(error)
                 return result
             finally:
-                self._call = (None, True)
+                self._call = 0, True
 
         select.__kdtree__ = True
         return select
-
-    def _enter(self, bound: dict[str, object]) -> None:
-        if self._observer.draft:
-            return
-        self._observer.experts = int(bound["router_logits"].shape[-1])
-        valid = bound.get("num_token_non_padded")
-        on_host = valid is not None and getattr(getattr(valid, "device", None), "type", "cpu") == "cpu"
-        self._call = (int(valid) if on_host else None, bound.get("expert_location_dispatch_info") is None)
 
 
 def patch_topk(module: object) -> None:
@@ -173,19 +157,25 @@ def patch_topk(module: object) -> None:
     module.select_experts = hooks.wrap_select(module.select_experts, sees_ids=not captures)
 
 
-def wrap_forward(original: Callable, observer: Observer) -> Callable:
-    """ModelRunner.forward(self, forward_batch, ...): says whose forward runs, and how many of its tokens are real."""
+def wrap_forward(original: Callable, patch: Patch) -> Callable:
+    """ModelRunner.forward(self, forward_batch, ...): tells the observer when a pass that counts begins and ends."""
 
     @functools.wraps(original)
     def forward(self, forward_batch, *args, **kwargs):  # noqa: ANN001
-        before = observer.draft, observer.valid
-        valid = getattr(forward_batch, "num_token_non_padded_cpu", None)
-        observer.draft = bool(getattr(self, "is_draft_worker", False))
-        observer.valid = valid if isinstance(valid, int) else None
+        observer, counted = patch.moe, False
+        if observer is not None and patch.state == f.ACTIVE:
+            try:
+                counted = observer.enter(counted_rows(self, forward_batch))
+            except Exception as error:
+                patch.observer_failed(error)
         try:
             return original(self, forward_batch, *args, **kwargs)
         finally:
-            observer.draft, observer.valid = before
+            if counted:
+                try:
+                    observer.leave()
+                except Exception as error:
+                    patch.observer_failed(error)
 
     forward.__kdtree__ = True
     return forward
@@ -195,10 +185,10 @@ def patch_runner(module: object) -> None:
     """Wraps ModelRunner.forward, once. Errors: AttributeError if it is not there."""
     cls = module.ModelRunner
     if not getattr(cls.__dict__["forward"], "__kdtree__", False):
-        cls.forward = wrap_forward(cls.__dict__["forward"], _observer())
+        cls.forward = wrap_forward(cls.__dict__["forward"], PATCH)
 
 
 def _observer() -> Observer:
     if PATCH.moe is None:
-        PATCH.moe = Observer()
+        PATCH.moe = Observer(PATCH)
     return PATCH.moe

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import time
 
 from . import stats_format as f
 from .control import ControlError, ControlFollower
@@ -20,7 +21,7 @@ from .rank import Ranks, device_facts, read_ranks
 from .report import report
 from .stats import StatsWriter
 
-_LOOK_S, _PUBLISH_S, _IDLE_S = 0.02, 0.2, 1.0
+_LOOK_S, _PUBLISH_S, _IDLE_S, _SLOTS_S = 0.02, 0.2, 1.0, 1.0
 _MAX_ERRORS = 3
 _NOT_ARMED = "no attention backend was made in this process (yet)"
 _log = logging.getLogger("kdtree")
@@ -52,6 +53,8 @@ class Patch:
         self.ranks = Ranks()
         self.device = ("", "")
         self.graphs_state = -1
+        self._slots_due = 0.0
+        self._looks = True
         self._started = False
         self._writer: StatsWriter | None = None
         self.digest = ""
@@ -191,26 +194,44 @@ class Patch:
 
     # counting
 
-    def hand_back(self, reason: int) -> None:
-        self.counters.handed_back[reason] += 1
+    def hand_back(self, reason: int, site: object) -> None:
+        """A call stays with the engine's kernel. site: graphs.Site. Never raises."""
+        try:
+            in_graph = self.graphs.wanted(site.q)
+        except Exception as error:
+            in_graph = False
+            self.note_error("patch", error)
+        if in_graph:
+            self.graphs.hand_back(site, reason)
+        else:
+            self.counters.handed_back[reason] += 1
 
     def kernel_answered(self) -> None:
         self._errors_in_a_row = 0
 
     def kernel_failed(self, error: Exception) -> None:
         """A kernel call raised; after three in a row the patch stands aside."""
+        self.counters.handed_back[f.BACK_ERROR] += 1
         self._failed("kernel", _line(str(error)))
 
     def failed(self, error: Exception) -> None:
         """Our own code raised: counted in the same way."""
+        self.counters.handed_back[f.BACK_ERROR] += 1
         self._failed("patch", _line(repr(error)))
 
+    def capture_failed(self, error: Exception, where: str) -> None:
+        """The same in a warm-up or a capture, which serves nobody: replays are counted where they happen."""
+        self._failed("kernel", f"{where}: {_line(str(error))}")
+
     def _failed(self, what: str, said: str) -> None:
-        self.counters.handed_back[f.BACK_ERROR] += 1
         self._errors_in_a_row += 1
         self._error_reason = f"{what}: {said}"
         if self._errors_in_a_row >= _MAX_ERRORS:
             self.refuse(f"{what} failed {_MAX_ERRORS} times in a row: {said}")
+
+    def note_error(self, what: str, error: Exception) -> None:
+        """Something that no answer depends on raised: said, and no more."""
+        self._error_reason = f"{what}: {_line(repr(error))}"
 
     @property
     def reason(self) -> str:
@@ -220,14 +241,26 @@ class Patch:
     def observer_failed(self, error: Exception) -> None:
         """The MoE observer raised: it is put aside, the verify path goes on."""
         self.moe = None
-        self._error_reason = f"MoE observer: {error!r}"
+        self.note_error("MoE observer", error)
 
     def see_call(self, bound: dict[str, object]) -> None:
-        """An eager call: the device it runs on, and now and then its KV slots."""
-        device = bound["q_extend"].device
+        """An eager call: the device it runs on, and once a second its KV slots."""
+        device, now = bound["q_extend"].device, time.monotonic()
         self.see_device(device.type, getattr(device, "index", None) or 0)
         self.see_graphs(False)
-        self.counters.see_slots(bound["kv_indptr"], bound["kv_indices"])
+        if now >= self._slots_due:
+            self._slots_due = now + _SLOTS_S
+            self.look(bound)
+
+    def look(self, bound: dict[str, object], enable: object = None) -> None:
+        """At a call's KV slots; if that fails, never again. Never raises."""
+        if not self._looks:
+            return
+        try:
+            self.kernel.look(bound, enable)
+        except Exception as error:
+            self._looks = False
+            self.note_error("KV slots", error)
 
     def see_graphs(self, captured: bool) -> None:
         if captured or self.graphs_state < 0:
@@ -241,7 +274,7 @@ class Patch:
                 self._writer.publish(*report(self))
 
     def _run(self) -> None:
-        pid, waited = os.getpid(), 0.0
+        pid, waited, slots_due = os.getpid(), 0.0, 0.0
         while os.getpid() == pid:
             armed = self.state == f.ACTIVE
             step = _LOOK_S if armed else _IDLE_S
@@ -253,6 +286,9 @@ class Patch:
                 if armed:
                     self._follow()
                     self.graphs.refresh()
+                    if time.monotonic() >= slots_due:
+                        slots_due = time.monotonic() + _SLOTS_S
+                        self.graphs.ask_look()
                 if woken or self.mode != before or waited >= (_PUBLISH_S if armed else _IDLE_S):
                     waited = 0.0
                     self._publish()

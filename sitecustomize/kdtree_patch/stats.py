@@ -10,6 +10,7 @@ from array import array
 from . import stats_format as f
 
 Section = tuple[int, int, int, array]  # kind, rows, cols, row-major counters (array of type Q, rows * cols long)
+Batches = dict[int, tuple[int, int]]  # requests in the call -> compares, calls served; 0 = all sizes not told apart
 
 
 class StatsError(Exception):
@@ -45,6 +46,16 @@ def _layout(sections: list[Section]) -> tuple[list[tuple[int, int, int, int]], i
         places.append((kind, at, rows, cols))
         at += rows * cols * 8
     return places, at
+
+
+def _fitting(batches: Batches) -> list[tuple[int, tuple[int, int]]]:
+    """Sorted, as many as the file has rows for: of more, the largest sizes are summed up under 0."""
+    kept = {size: counts for size, counts in sorted(batches.items()) if any(counts)}
+    while len(kept) > f.MAX_BATCHES:
+        compares, calls = kept.popitem()[1]
+        before = kept.pop(0, (0, 0))
+        kept = {0: (before[0] + compares, before[1] + calls), **kept}
+    return list(kept.items())
 
 
 class StatsWriter:
@@ -89,10 +100,9 @@ class StatsWriter:
         finally:
             os.close(fd)
 
-    def publish(self, values: dict[str, object], batches: dict[int, int] | None = None,
+    def publish(self, values: dict[str, object], batches: Batches | None = None,
                 sections: list[Section] | None = None) -> None:
-        """Writes one consistent set. values: header fields by name; batches: captured batch size -> compares;
-        sections: see Section. Errors: OSError where a file of another size is needed and can't be made."""
+        """Writes one consistent set. values: header fields by name; batches, sections: see there. Errors: OSError where a file of another size is needed and can't be made."""
         if self._map is None or os.getpid() != self._pid:
             return
         sections = sections or []
@@ -112,19 +122,19 @@ class StatsWriter:
             self._map.close()
             self._map = target
 
-    def _render(self, values: dict[str, object], batches: dict[int, int], sections: list[Section],
+    def _render(self, values: dict[str, object], batches: Batches, sections: list[Section],
                 places: list[tuple[int, int, int, int]], size: int) -> bytearray:
         self._publications += 1
         buffer = bytearray(size)
         fields = {**f.UNKNOWN, **values, **self._identity, "magic": f.MAGIC, "version": f.VERSION,
                   "header_bytes": f.HEADER_BYTES, "file_bytes": size, "publications": self._publications,
                   "updated_boottime_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME)}
-        kept = sorted(batches.items())[:f.MAX_BATCHES]
+        kept = _fitting(batches)
         fields.update(batch_count=len(kept), section_count=len(sections))
         for name, value in fields.items():
             f.put(buffer, name, value)
-        for i, (batch, compares) in enumerate(kept):
-            f.BATCH.pack_into(buffer, f.BATCHES_AT + i * f.BATCH.size, batch, 0, compares)
+        for i, (batch, counts) in enumerate(kept):
+            f.BATCH.pack_into(buffer, f.BATCHES_AT + i * f.BATCH.size, batch, 0, *counts)
         for i, ((kind, at, rows, cols), section) in enumerate(zip(places, sections)):
             f.SECTION.pack_into(buffer, f.SECTIONS_AT + i * f.SECTION.size, kind, 8, at, rows, cols, 0)
             buffer[at:at + rows * cols * 8] = section[3].tobytes()
@@ -151,8 +161,8 @@ def _parse(raw: bytes, path: str) -> dict[str, object]:
         raise StatsError("damaged", f"{path}: more batches or sections than fit")
     result["batches"] = {}
     for i in range(result["batch_count"]):
-        batch, _, compares = f.BATCH.unpack_from(raw, f.BATCHES_AT + i * f.BATCH.size)
-        result["batches"][batch] = compares
+        batch, _, *counts = f.BATCH.unpack_from(raw, f.BATCHES_AT + i * f.BATCH.size)
+        result["batches"][batch] = tuple(counts)
     result["sections"] = {}
     for i in range(result["section_count"]):
         kind, each, at, rows, cols, _ = f.SECTION.unpack_from(raw, f.SECTIONS_AT + i * f.SECTION.size)
@@ -165,7 +175,7 @@ def _parse(raw: bytes, path: str) -> dict[str, object]:
 
 
 def read_stats(path: str, tries: int = 5) -> dict[str, object]:
-    """All header fields by name, `batches` {size: compares} and `sections` {kind: rows of counters}.
+    """All header fields by name, `batches` {size: (compares, calls)} and `sections` {kind: rows of counters}.
 
     Errors: StatsError missing (no such file), foreign (not a stats file, another version, a wrong size),
     torn (kept changing while it was read), damaged (checksum or bounds)."""

@@ -5,54 +5,61 @@ The KV write stays the engine's, and so does every call that isn't eligible. Wha
 own kernel with the engine's own arguments, once.
 """
 import functools
-import sys
 from collections.abc import Callable
 
-from . import eligible
+from . import eligible, phase
 from . import stats_format as f
 from .contract import KERNEL_LEADING
+from .graphs import Site
 from .patch import PATCH, Patch
 
 _MISSING = object()
 _ATTRIBUTE = "extend_attention_fwd"
 
 
-def _is_compiling() -> bool:
-    """Inside torch.compile nothing is decided: the trace keeps the engine's own call."""
-    torch = sys.modules.get("torch")
-    return torch is not None and hasattr(torch, "compiler") and torch.compiler.is_compiling()
-
-
 class _Call:
     """Stands in for backend.extend_attention_fwd during one forward_extend."""
 
-    __slots__ = ("_patch", "_real", "_layer", "_batch", "reached")
+    __slots__ = ("_patch", "_function", "site", "_batch", "_args", "_kwargs", "reached")
 
-    def __init__(self, patch: Patch, real: Callable, layer: object, batch: object):
-        self._patch, self._real, self._layer, self._batch = patch, real, layer, batch
+    def __init__(self, patch: Patch, function: Callable, site: Site, batch: object):
+        self._patch, self._function, self.site, self._batch = patch, function, site, batch
+        self._args: tuple = ()
+        self._kwargs: dict[str, object] = {}
         self.reached = False
+
+    def real(self, **replaced: object) -> object:
+        """The engine's own kernel with the engine's own arguments, passed as the engine passes them; some replaced."""
+        args, kwargs = list(self._args), dict(self._kwargs)
+        for name, value in replaced.items():
+            at = _signature(self._function).names.index(name)
+            if at < len(args):
+                args[at] = value
+            else:
+                kwargs[name] = value
+        return self._function(*args, **kwargs)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         self.reached = True
+        self._args, self._kwargs = args, kwargs
         try:
             bound, reason = self._bind(args, kwargs)
             captured = reason is None and self._patch.graphs.wanted(bound["q_extend"])
             if reason is None and not captured:
                 self._patch.see_call(bound)
-            layer = int(getattr(self._layer, "layer_id", -1))
         except Exception as error:
             self._patch.failed(error)
-            return self._real(*args, **kwargs)
+            return self.real()
         if reason is not None:
-            self._patch.hand_back(reason)
-            return self._real(*args, **kwargs)
+            self._patch.hand_back(reason, self.site)
+            return self.real()
         if captured:
-            return self._patch.graphs.capture(self._real, args, kwargs, bound, layer)
-        return _answer(self._patch, self._real, args, kwargs, bound, layer)
+            return self._patch.graphs.capture(self, bound, self.site)
+        return _answer(self._patch, self, bound, self.site.layer)
 
     def _bind(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, object] | None, int | None]:
         try:
-            signature = _signature(self._real)
+            signature = _signature(self._function)
         except (ValueError, TypeError):
             return None, f.BACK_SIGNATURE
         bound = signature.bind(args, kwargs)
@@ -69,20 +76,19 @@ def _signature(function: Callable) -> eligible.Signature:
     return eligible.read_signature(function)
 
 
-def _answer(patch: Patch, real: Callable, args: tuple, kwargs: dict[str, object], bound: dict[str, object],
-            layer: int) -> object:
+def _answer(patch: Patch, call: _Call, bound: dict[str, object], layer: int) -> object:
     """An eligible call outside CUDA graphs: the mode in force is read here."""
-    mode, kernel = patch.mode, patch.kernel
+    mode, kernel, batch = patch.mode, patch.kernel, bound["qo_indptr"].shape[0] - 1
     if mode == f.ON:
         try:
             kernel.verify(bound, bound["o_extend"])
         except Exception as error:
             patch.kernel_failed(error)
-            return real(*args, **kwargs)
+            return call.real()
         patch.kernel_answered()
-        patch.counters.calls_kernel += 1
+        patch.counters.answered(batch, True)
         return None
-    result = real(*args, **kwargs)
+    result = call.real()
     if mode == f.VALIDATE:
         try:
             ours = kernel.scratch(bound["o_extend"])
@@ -92,19 +98,21 @@ def _answer(patch: Patch, real: Callable, args: tuple, kwargs: dict[str, object]
             patch.kernel_failed(error)
             return result
         patch.kernel_answered()
-    patch.counters.calls_engine += 1
+    patch.counters.answered(batch, False)
     return result
 
 
-def _decide(patch: Patch, backend: object, k: object, v: object, layer: object, batch: object) -> _Call | None:
+def _decide(patch: Patch, backend: object, q: object, k: object, v: object, layer: object,
+            batch: object) -> _Call | None:
     """A stand-in for this call, or None: the original runs untouched."""
-    if not batch.forward_mode.is_target_verify() or _is_compiling() or not patch.ready():
+    if not batch.forward_mode.is_target_verify() or phase.is_compiling() or not patch.ready():
         return None
+    site = Site(backend, q, int(getattr(layer, "layer_id", -1)))
     reason = eligible.check_layer(backend, layer, k, v)
     if reason is not None:
-        patch.hand_back(reason)
+        patch.hand_back(reason, site)
         return None
-    return _Call(patch, getattr(backend, _ATTRIBUTE), layer, batch)
+    return _Call(patch, getattr(backend, _ATTRIBUTE), site, batch)
 
 
 def wrap_forward_extend(original: Callable, patch: Patch) -> Callable:
@@ -113,7 +121,7 @@ def wrap_forward_extend(original: Callable, patch: Patch) -> Callable:
     @functools.wraps(original)
     def forward_extend(self, q, k, v, layer, forward_batch, *args, **kwargs):  # noqa: ANN001
         try:
-            call = _decide(patch, self, k, v, layer, forward_batch)
+            call = _decide(patch, self, q, k, v, layer, forward_batch)
         except Exception as error:
             patch.failed(error)
             call = None
@@ -129,7 +137,7 @@ def wrap_forward_extend(original: Callable, patch: Patch) -> Callable:
             else:
                 setattr(self, _ATTRIBUTE, own)
         if not call.reached:
-            patch.hand_back(f.BACK_SIGNATURE)  # the engine took a way of its own
+            patch.hand_back(f.BACK_SIGNATURE, call.site)  # the engine took a way of its own
         return result
 
     forward_extend.__kdtree__ = True

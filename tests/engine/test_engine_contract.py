@@ -25,6 +25,7 @@ TOUCHED = [
     ("srt/mem_cache/memory_pool.py", "MLATokenToKVPool.set_kv_buffer"),
     ("srt/mem_cache/memory_pool.py", "MLATokenToKVPool.get_key_buffer"),
     ("srt/layers/radix_attention.py", "RadixAttention.__init__"),
+    ("srt/model_executor/model_runner.py", "ModelRunner.forward"),
     ("srt/layers/moe/topk.py", "select_experts"),
     ("srt/layers/moe/topk.py", "capture_routed_experts_if_allowed"),
 ]

@@ -8,7 +8,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "kernel" / "python"))
 from kdtree_kernel.ops import load  # noqa: E402
-from kdtree_kernel.selftest import Case, call, check_gate_and_compare, make_inputs, reference, worst_row  # noqa: E402
+from kdtree_kernel.selftest import (Case, call, check_gate_and_compare, check_observers, make_inputs, reference,  # noqa: E402
+                                    worst_row)
 
 CASES = [
     Case("one", torch.bfloat16, [40], 1),
@@ -27,6 +28,7 @@ def main() -> None:
         difference = worst_row(call(case, inputs, 0.05), reference(case, inputs, 0.05))
         assert difference < 1e-2, f"{case.name}: {difference}"
     assert check_gate_and_compare("cuda") == ""
+    assert check_observers("cuda") == ""
     torch.cuda.synchronize()
 
 

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 #include <kdtree/compare.h>
 #include <kdtree/gate.h>
+#include <kdtree/moe.h>
+#include <kdtree/slots.h>
 #include <kdtree/verify_attn.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -99,6 +102,11 @@ TEST(Abi, WithoutCudaTheCudaFunctionsSaySo) {
   Call call;
   EXPECT_EQ(kdtree_verify_attn_cuda(&call.params, nullptr), KDTREE_NO_CUDA);
   EXPECT_EQ(kdtree_verify_attn_workspace_bytes(1, 9, 8, 0), KDTREE_NO_CUDA);
+  EXPECT_EQ(kdtree_tick_cuda(nullptr, nullptr), KDTREE_NO_CUDA);
+  EXPECT_EQ(kdtree_slots_cuda(nullptr, nullptr), KDTREE_NO_CUDA);
+  EXPECT_EQ(kdtree_moe_begin_cuda(nullptr, 0, nullptr), KDTREE_NO_CUDA);
+  EXPECT_EQ(kdtree_moe_count_cuda(nullptr, nullptr), KDTREE_NO_CUDA);
+  EXPECT_EQ(kdtree_moe_end_cuda(nullptr, nullptr, 0, 0, nullptr), KDTREE_NO_CUDA);
 }
 
 TEST(Abi, GateRefusesBadParams) {
@@ -108,6 +116,31 @@ TEST(Abi, GateRefusesBadParams) {
   params.batch = 1;
   params.qo_indptr_bits = 64;
   EXPECT_EQ(kdtree_gate_cpu(&params), KDTREE_BAD_POINTER);
+}
+
+TEST(Abi, ObserversRefuseBadParams) {
+  EXPECT_EQ(kdtree_tick_cpu(nullptr), KDTREE_BAD_POINTER);
+  kdtree_slots_params slots{};
+  EXPECT_EQ(kdtree_slots_cpu(&slots), KDTREE_BAD_STRUCT);
+  slots.struct_bytes = sizeof slots;
+  EXPECT_EQ(kdtree_slots_cpu(&slots), KDTREE_BAD_SHAPE);
+  EXPECT_EQ(kdtree_moe_table_bytes(2, 16, 4), 64 + 2 * (16 + 2 + 4) * 8);
+  for (const auto [layers, experts, ranks] :
+       {std::array{0, 16, 4}, {KDTREE_MOE_MAX_LAYERS + 1, 16, 4}, {2, 0, 0},
+        {2, KDTREE_MOE_MAX_EXPERTS + 1, 0}, {2, 16, 3}, {2, 16, -1}, {2, 1024, 512}})
+    EXPECT_EQ(kdtree_moe_table_bytes(layers, experts, ranks), KDTREE_BAD_SHAPE);
+  kdtree_moe_table table{nullptr, 2, 16, 4, 0};
+  EXPECT_EQ(kdtree_moe_begin_cpu(&table, 1), KDTREE_BAD_POINTER);
+  kdtree_moe_head head{};
+  table.head = &head;
+  EXPECT_EQ(kdtree_moe_end_cpu(&table, nullptr, 0, 1), KDTREE_BAD_POINTER);
+  EXPECT_EQ(kdtree_moe_end_cpu(&table, &head, 1, 2), KDTREE_BAD_SHAPE);
+  kdtree_moe_count_params count{};
+  EXPECT_EQ(kdtree_moe_count_cpu(&count), KDTREE_BAD_STRUCT);
+  count.struct_bytes = sizeof count;
+  count.table = table;
+  count.layer = 2;
+  EXPECT_EQ(kdtree_moe_count_cpu(&count), KDTREE_BAD_SHAPE);
 }
 
 TEST(HalfTypes, EveryBf16SurvivesARoundTrip) {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kdtree_kernel import COMPARE_ACCUM_BYTES, GATE_WORD_BYTES, read_compare, read_gate, set_mode
+from kdtree_kernel import COMPARE_ACCUM_BYTES, GATE_FLAGS, GATE_WORD_BYTES, ask_look, read_compare, read_gate, set_mode
 
 KV = [0, 20, 24]
 
@@ -40,26 +40,48 @@ def test_gate(device: str, mode: int, flags: list[int], bits: torch.dtype) -> No
     word = torch.zeros(GATE_WORD_BYTES, dtype=torch.uint8, pin_memory=device == "cuda")
     qo, kv = torch.arange(0, 1001, 1, dtype=bits, device=device), torch.arange(5, 2007, 2, dtype=torch.int32, device=device)
     gated_qo, gated_kv = torch.full_like(qo, -1), torch.full_like(kv, -1)
-    seen = torch.zeros(4, dtype=torch.int32, device=device)
+    seen = torch.full((GATE_FLAGS,), 7, dtype=torch.int32, device=device)
     set_mode(memoryview(word.numpy()), mode)
     for _ in range(3):
         torch.ops.kdtree.gate(word, qo, kv, gated_qo, gated_kv, seen)
-    assert seen.tolist() == flags
+    assert seen.tolist() == flags + [0] * 4
     assert torch.equal(gated_qo, qo * flags[2]) and torch.equal(gated_kv, kv * flags[2])
     if device == "cuda":
         torch.cuda.synchronize()
     steps = [0, 0, 0]
     steps[mode] = 3
-    assert read_gate(memoryview(word.numpy())) == {"mode": mode, "steps": steps}
+    assert read_gate(memoryview(word.numpy())) == {"mode": mode, "steps": steps, "ticks": 0}
+
+
+def test_a_look_is_asked_of_one_step_each_time(device: str) -> None:
+    word = torch.zeros(GATE_WORD_BYTES, dtype=torch.uint8, pin_memory=device == "cuda")
+    qo, kv = torch.tensor([0, 9], device=device), torch.tensor([0, 5], dtype=torch.int32, device=device)
+    flags, looks = torch.zeros(GATE_FLAGS, dtype=torch.int32, device=device), []
+    for asked in (0, 1, 0, 0, 2, 0):
+        for _ in range(asked):
+            ask_look(memoryview(word.numpy()))
+        torch.ops.kdtree.gate(word, qo, kv, torch.zeros_like(qo), torch.zeros_like(kv), flags)
+        looks.append(flags[4].item())
+    assert looks == [0, 1, 0, 0, 1, 0]
+
+
+def test_a_tick_counts_and_does_nothing_else(device: str) -> None:
+    word = torch.zeros(GATE_WORD_BYTES, dtype=torch.uint8, pin_memory=device == "cuda")
+    set_mode(memoryview(word.numpy()), 2)
+    for _ in range(3):
+        torch.ops.kdtree.tick(word, torch.zeros(1, device=device))
+    if device == "cuda":
+        torch.cuda.synchronize()
+    assert read_gate(memoryview(word.numpy())) == {"mode": 2, "steps": [0, 0, 0], "ticks": 3}
 
 
 def test_gate_takes_an_unknown_mode_for_off(device: str) -> None:
     word = torch.zeros(GATE_WORD_BYTES, dtype=torch.uint8, pin_memory=device == "cuda")
     word[0] = 77
     qo, kv = torch.tensor([0, 9], device=device), torch.tensor([0, 5], dtype=torch.int32, device=device)
-    seen = torch.zeros(4, dtype=torch.int32, device=device)
+    seen = torch.full((GATE_FLAGS,), 7, dtype=torch.int32, device=device)
     torch.ops.kdtree.gate(word, qo, kv, torch.zeros_like(qo), torch.zeros_like(kv), seen)
-    assert seen.tolist() == [0, 0, 1, 0]
+    assert seen.tolist() == [0, 0, 1, 0] + [0] * 4
     with pytest.raises(ValueError, match="mode must be 0, 1 or 2, got 77"):
         set_mode(memoryview(word.numpy()), 77)
 
@@ -83,7 +105,10 @@ def test_one_large_difference_is_a_mismatch_and_is_found(device: str) -> None:
     seen = compared.add(ours, engines, layer=9)
     assert (seen["compares"], seen["mismatches"]) == (2, 1)
     assert seen["max_ulp"] == 5.0 and seen["max_abs"] == 5 / 256
-    assert (seen["worst_layer"], seen["worst_request"]) == (9, 1)
+    assert [seen[f"worst_{name}"] for name in ("layer", "request", "batch", "head", "prefix")] == [9, 1, 2, 5, 4]
+    ours[0, 2, 0] += 1.0
+    assert compared.add(ours, engines, layer=11)["worst_head"] == 2, "the worst so far is named"
+    assert compared.add(*outputs(device), layer=12)["worst_layer"] == 11
 
 
 @pytest.mark.parametrize("ulp, mismatches", [(4, 0), (5, 1)])

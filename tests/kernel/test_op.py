@@ -30,13 +30,42 @@ def test_opcheck_verify_attn(device: str) -> None:
 def test_opcheck_gate_and_compare(device: str) -> None:
     qo, kv = torch.tensor([0, 3, 6], device=device), torch.tensor([0, 20, 24], dtype=torch.int32, device=device)
     word = torch.zeros(64, dtype=torch.uint8, device=device)
-    flags = torch.zeros(4, dtype=torch.int32, device=device)
+    flags = torch.zeros(8, dtype=torch.int32, device=device)
     utils = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.kdtree.gate.default, (word, qo, kv, qo.clone(), kv.clone(), flags), test_utils=utils)
     ours = torch.ones(6, 8, 512, dtype=torch.bfloat16, device=device)
     accum = torch.zeros(4232, dtype=torch.uint8, device=device)
     workspace = torch.zeros(4096, dtype=torch.uint8, device=device)
     torch.library.opcheck(torch.ops.kdtree.compare.default, (ours, ours + 1, kv, 3, accum, workspace), test_utils=utils)
+    torch.library.opcheck(torch.ops.kdtree.tick.default, (word, qo), test_utils=utils)
+
+
+def test_opcheck_observers(device: str) -> None:
+    utils, shape = ("test_schema", "test_faketensor"), (2, 16, 4)
+    kv, slots = torch.tensor([0, 3, 9], dtype=torch.int32, device=device), torch.arange(9, device=device)
+    torch.library.opcheck(torch.ops.kdtree.slots.default, (kv, slots, torch.zeros(64, dtype=torch.uint8, device=device)),
+                          test_utils=utils)
+    table = torch.zeros(torch.ops.kdtree.moe_table_bytes(*shape, kv), dtype=torch.uint8, device=device)
+    torch.library.opcheck(torch.ops.kdtree.moe_begin.default, (table, *shape, 3), test_utils=utils)
+    ids = torch.zeros(3, 4, dtype=torch.int32, device=device)
+    torch.library.opcheck(torch.ops.kdtree.moe_count.default, (table, *shape, 1, ids), test_utils=utils)
+    torch.library.opcheck(torch.ops.kdtree.moe_end.default, (table, *shape, table.clone(), 0, 1), test_utils=utils)
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"ranks": 3}, "layers, experts, ranks must be in 1..256, 1..1024, 0..256, ranks a divisor of experts, got 2, 16, 3"),
+    ({"experts": 32}, "table must have at least 672 bytes, got 416"),
+    ({"layer": 2}, "layer must be a row of the table, got 2"),
+    ({"ids": torch.zeros(4, dtype=torch.int32)}, "ids must be [tokens, k] with contiguous rows, got [4]"),
+    ({"ids": torch.zeros(4, 2)}, "ids must be of type Int or Long, got Float"),
+])
+def test_messages_of_the_router_op(library: str, change: dict[str, Any], message: str) -> None:
+    good = {"table": torch.zeros(416, dtype=torch.uint8), "layers": 2, "experts": 16, "ranks": 4, "layer": 1,
+            "ids": torch.zeros(4, 2, dtype=torch.int32)}
+    torch.ops.kdtree.moe_count(**good)
+    with pytest.raises(RuntimeError) as caught:
+        torch.ops.kdtree.moe_count(**(good | change))
+    assert str(caught.value) == f"kdtree.moe_count: {message}"
 
 
 BAD = [

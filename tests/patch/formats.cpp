@@ -38,6 +38,7 @@ json shown(const kdtree::RankStats& stats) {
               {"mismatches", stats.mismatches},
               {"sum_mean_abs", stats.sum_mean_abs},
               {"longest_prefix", stats.longest_prefix},
+              {"worst_prefix", stats.worst_prefix},
               {"kv_pairs", stats.kv_pairs},
               {"kv_contiguous_pairs", stats.kv_contiguous_pairs}};
   const auto put = [&out](const char* name, const auto& value) {
@@ -52,8 +53,11 @@ json shown(const kdtree::RankStats& stats) {
   put("max_ulp", stats.max_ulp);
   put("worst_layer", stats.worst_layer);
   put("worst_request", stats.worst_request);
+  put("worst_batch", stats.worst_batch);
+  put("worst_head", stats.worst_head);
+  if (stats.start_mode) out["start_mode"] = static_cast<int>(*stats.start_mode);
   for (const auto& batch : stats.batches)
-    out["batches"][std::to_string(batch.batch)] = batch.compares;
+    out["batches"][std::to_string(batch.batch)] = {batch.compares, batch.calls};
   if (const auto& moe = stats.moe)
     out["moe"] = {{"layers", moe->layers},
                   {"experts", moe->experts},

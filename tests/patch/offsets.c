@@ -43,6 +43,8 @@ int main(void) {
   H(reason);
   H(sort_state);
   H(graphs);
+  H(start_mode);
+  H(reserved2);
   H(calls_kernel);
   H(calls_engine);
   H(handed_back);
@@ -54,6 +56,9 @@ int main(void) {
   H(longest_prefix);
   H(worst_layer);
   H(worst_request);
+  H(worst_batch);
+  H(worst_head);
+  H(worst_prefix);
   H(kv_pairs);
   H(kv_contiguous_pairs);
   H(moe_layers);
@@ -76,6 +81,7 @@ int main(void) {
   F(stats_batch, batch);
   F(stats_batch, reserved);
   F(stats_batch, compares);
+  F(stats_batch, calls);
   F(control, magic);
   F(control, version);
   F(control, mode);

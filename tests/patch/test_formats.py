@@ -59,11 +59,11 @@ def test_every_field_comes_over(formats: Path, tmp_path: Path) -> None:
         values[name] = (list(range(32)) if name == "handed_back" else f"{name} ä" if form.endswith("s") else
                         float(next(numbers)) if form == "d" else next(numbers))
     values.update(tp_rank=5, tp_size=8, moe_ep_rank=5, moe_ep_size=8, patch_state=f.ACTIVE, mode=f.ON, sort_state=1,
-                  graphs=1, kv_contiguous_pairs=1)
+                  graphs=1, start_mode=f.VALIDATE, kv_contiguous_pairs=1)
     values.update(moe_layers=2, moe_experts=3, moe_top_k=2, moe_first_layer=7, moe_steps=11, moe_tokens=99)
     sections = [(f.SECTION_EXPERT_TOKENS, 2, 3, array("Q", range(6))), (f.SECTION_UNIQUE_EXPERTS, 2, 1, array("Q", [6, 7])),
                 (f.SECTION_LAYER_STEPS, 2, 1, array("Q", [8, 9])), (f.SECTION_IDLE_RANKS, 2, 8, array("Q", range(16)))]
-    writer.publish(values, {1: 10, 16: 20}, sections)
+    writer.publish(values, {1: (10, 11), 16: (20, 20)}, sections)
     (file,) = read(formats, tmp_path)
     assert file["outcome"] == "ok", file
     ours, theirs = read_stats(writer.path), file["stats"]
@@ -72,7 +72,7 @@ def test_every_field_comes_over(formats: Path, tmp_path: Path) -> None:
         assert name not in values or same(tuple(values[name]) if isinstance(values[name], list) else values[name],
                                           theirs[name]), name
     assert theirs["updated_ns"] == ours["updated_boottime_ns"] and theirs["graphs"] is True
-    assert theirs["batches"] == {"1": 10, "16": 20}
+    assert theirs["batches"] == {"1": [10, 11], "16": [20, 20]}
     assert theirs["moe"] == {"layers": 2, "experts": 3, "top_k": 2, "first_layer": 7, "steps": 11, "tokens": 99,
                              "expert_tokens": list(range(6)), "unique_experts": [6, 7], "layer_steps": [8, 9],
                              "idle_ranks": list(range(16)), "idle_ranks_width": 8}

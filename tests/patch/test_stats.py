@@ -34,7 +34,7 @@ def test_every_field_is_where_the_c_header_has_it(offsets: dict[str, tuple[str, 
     ours["header.reserved1"] = (str(f.RESERVED_AT), str(f.HEADER_BYTES - f.RESERVED_AT))
     for struct_name, layout, names in (
             ("stats_section", f.SECTION, "kind elem_bytes offset rows cols reserved"),
-            ("stats_batch", f.BATCH, "batch reserved compares"),
+            ("stats_batch", f.BATCH, "batch reserved compares calls"),
             ("control", control.LAYOUT, "magic version mode generation release_id crc32 reserved")):
         at = 0
         for name, form in zip(names.split(), re.findall(r"\d*[a-zA-Z]", layout.format.lstrip("<"))):
@@ -78,7 +78,7 @@ def test_a_first_publication_says_unknown_where_nothing_is_known(tmp_path: Path)
     assert error.value.kind == "damaged"
     writer.publish({})
     found = stats.read_stats(writer.path)
-    assert (found["tp_rank"], found["sort_state"], found["graphs"], found["worst_layer"]) == (-1, -1, -1, -1)
+    assert [found[n] for n in ("tp_rank", "sort_state", "graphs", "start_mode", "worst_layer", "worst_batch", "worst_head")] == [-1] * 7
     assert math.isnan(found["max_abs"]) and math.isnan(found["max_ulp"])
     assert (found["pid"], found["sequence"], found["publications"]) == (os.getpid(), 2, 1)
     assert found["pid_start_ticks"] == stats.start_ticks(os.getpid()) > 0
@@ -93,16 +93,18 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     values = {"tp_rank": 3, "mode": f.ON, "max_ulp": 1.5, "handed_back": list(range(32)), "reason": "é" * 200,
               "calls_kernel": 2**64 - 1, "release_id": "r" * 64}
     before = os.stat(writer.path).st_ino
-    writer.publish(values, {1: 10, 16: 20}, sections)
+    writer.publish(values, {1: (10, 11), 8: (0, 0), 16: (20, 20)}, sections)
     found = stats.read_stats(writer.path)
     assert found["handed_back"] == tuple(range(32)) and found["calls_kernel"] == 2**64 - 1
     assert found["reason"] == "é" * 128 and found["release_id"] == "r" * 64
-    assert found["batches"] == {1: 10, 16: 20}
+    assert found["batches"] == {1: (10, 11), 16: (20, 20)}, "a size that served nothing has no row"
     assert found["sections"] == {1: [[1, 2, 3], [4, 5, 2**63]], 3: [[7], [8]]}
     assert os.stat(writer.path).st_ino != before, "a file of another size is a new file"
     grown = os.stat(writer.path).st_ino
-    writer.publish(values, {b: b for b in range(1, 61)}, sections)
-    assert stats.read_stats(writer.path)["batch_count"] == f.MAX_BATCHES
+    writer.publish(values, {b: (1, b) for b in range(1, 61)}, sections)
+    batches = stats.read_stats(writer.path)["batches"]
+    assert len(batches) == f.MAX_BATCHES and list(batches) == list(range(f.MAX_BATCHES)), "0 holds what has no row"
+    assert batches[0] == (13, sum(range(48, 61))) and batches[47] == (1, 47)
     assert os.stat(writer.path).st_ino == grown
     assert os.listdir(tmp_path) == [os.path.basename(writer.path)]
 
@@ -142,7 +144,7 @@ print(len(seen), torn)
     (lambda raw: raw[:100], "foreign"), (lambda raw: b"X" + raw[1:], "foreign"), (lambda raw: raw + b"\0", "foreign"),
     (lambda raw: raw[:3000] + b"\1" + raw[3001:], "damaged"), (lambda raw: b"", "foreign"),
     (lambda raw: raw[:24] + (3).to_bytes(8, "little") + raw[32:], "damaged"),
-    (lambda raw: raw[:8] + (2).to_bytes(4, "little") + raw[12:], "foreign")])
+    (lambda raw: raw[:8] + (1).to_bytes(4, "little") + raw[12:], "foreign")])
 def test_damaged_files_are_told_apart(tmp_path: Path, damage, kind: str) -> None:  # noqa: ANN001
     writer = stats.StatsWriter(str(tmp_path))
     writer.publish({})

@@ -33,9 +33,12 @@ struct kdtree_compare_accum {
   double max_ulp;         /* largest ulp; may be Inf */
   double sum_mean_abs;    /* sum over compares of the mean d, where that is finite */
   int64_t longest_prefix; /* tokens */
-  int32_t worst_layer;    /* where max_ulp was seen; says nothing while max_ulp is 0 */
+  int32_t worst_layer;    /* where max_ulp was seen; these five say nothing while max_ulp is 0 */
   int32_t worst_request;
-  uint64_t reserved[7];
+  int32_t worst_batch;  /* requests in that call */
+  int32_t worst_head;   /* of this rank */
+  int64_t worst_prefix; /* tokens of that request */
+  uint64_t reserved[5];
   uint64_t compares_by_batch[KDTREE_COMPARE_MAX_BATCH +
                              1]; /* by requests in the call; larger ones count at [0] */
 };
@@ -70,6 +73,7 @@ KDTREE_API int kdtree_compare_cpu(const struct kdtree_compare_params* params);
 #ifdef __cplusplus
 }
 static_assert(offsetof(kdtree_compare_accum, worst_layer) == 64 &&
+                  offsetof(kdtree_compare_accum, worst_prefix) == 80 &&
                   offsetof(kdtree_compare_accum, compares_by_batch) == 128 &&
                   sizeof(kdtree_compare_accum) == 4232,
               "kdtree_compare_accum moved");

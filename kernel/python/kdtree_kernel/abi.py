@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structs of <kdtree/gate.h> and <kdtree/compare.h> seen from Python, over any writable buffer of host memory.
+"""The structs of <kdtree/gate.h>, compare.h, slots.h and moe.h seen from Python, over any writable buffer of host memory.
 
 No torch here: the buffer is `memoryview`-able memory, such as `tensor.numpy()` of a pinned uint8 tensor. A reader or
 writer makes no CUDA call, so a thread of the engine may use these while a graph is replayed or captured.
@@ -9,10 +9,12 @@ import struct
 from typing import Any
 
 GATE_WORD_BYTES = 64
+GATE_FLAGS = 8
+SLOT_COUNTS_BYTES = 64
 COMPARE_ACCUM_BYTES = 4232
 COMPARE_MAX_BATCH = 512
 
-_COMPARE = struct.Struct("<QQQQdddqii")
+_COMPARE = struct.Struct("<QQQQdddqiiiiq")
 _BY_BATCH_OFFSET = 128
 _READ_ATTEMPTS = 1000
 
@@ -27,17 +29,40 @@ def set_mode(word: memoryview, mode: int) -> None:
     word.cast("B").cast("I")[0] = mode
 
 
+def ask_look(word: memoryview) -> None:
+    """Asks for one look at the KV slots, in the next step."""
+    halves = word.cast("B").cast("I")
+    halves[1] = (halves[1] + 1) & 0xFFFFFFFF
+
+
 def read_gate(word: memoryview) -> dict[str, Any]:
-    """{"mode": the mode asked for, "steps": [gates run in off, validate, on]} of a gate word."""
+    """{"mode": the mode asked for, "steps": [gates run in off, validate, on], "ticks"} of a gate word."""
     words = word.cast("B").cast("Q")
-    return {"mode": word.cast("B").cast("I")[0], "steps": [words[1], words[2], words[3]]}
+    return {"mode": word.cast("B").cast("I")[0], "steps": [words[1], words[2], words[3]], "ticks": words[5]}
+
+
+def read_slots(counts: memoryview) -> dict[str, int]:
+    """{"pairs", "contiguous", "looks"} of slot counts that stand still."""
+    words = counts.cast("B").cast("Q")
+    return {"pairs": words[1], "contiguous": words[2], "looks": words[3]}
+
+
+def read_moe(table: memoryview, layers: int, experts: int, ranks: int) -> dict[str, Any]:
+    """A MoE table that stands still: "steps", "tokens", and by layer "experts", "unique", "layer_steps", "idle"."""
+    words = table.cast("B").cast("Q")
+    at, parts = 8, {}
+    for name, width in (("experts", experts), ("unique", 1), ("layer_steps", 1), ("idle", ranks)):
+        parts[name] = [words[at + row * width:at + (row + 1) * width].tolist() for row in range(layers)]
+        at += layers * width
+    return {"steps": words[1], "tokens": words[2], "experts": parts["experts"], "idle": parts["idle"],
+            "unique": [row[0] for row in parts["unique"]], "layer_steps": [row[0] for row in parts["layer_steps"]]}
 
 
 def read_compare(accum: memoryview) -> dict[str, Any] | None:
     """The fields of a compare accumulator, `compares_by_batch` as {requests: compares}; None if it never stood still.
 
-    Units as in compare.h; requests 0 stands for batches above 512. `worst_layer` and `worst_request` are -1 while
-    nothing differed.
+    Units as in compare.h; requests 0 stands for batches above 512. the `worst_*` are -1 while nothing
+    differed.
     """
     view = accum.cast("B")
     sequence = view.cast("Q")
@@ -50,10 +75,10 @@ def read_compare(accum: memoryview) -> dict[str, Any] | None:
         return None
     fields = _COMPARE.unpack_from(raw)
     names = ("sequence", "compares", "mismatches", "skipped", "max_abs", "max_ulp", "sum_mean_abs", "longest_prefix",
-             "worst_layer", "worst_request")
+             "worst_layer", "worst_request", "worst_batch", "worst_head", "worst_prefix")
     result: dict[str, Any] = dict(zip(names, fields))
     if result["max_ulp"] == 0:
-        result["worst_layer"] = result["worst_request"] = -1
+        result.update(dict.fromkeys(names[-5:], -1))
     counts = struct.unpack_from(f"<{COMPARE_MAX_BATCH + 1}Q", raw, _BY_BATCH_OFFSET)
     result["compares_by_batch"] = {batch: count for batch, count in enumerate(counts) if count}
     return result

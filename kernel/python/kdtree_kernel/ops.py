@@ -39,6 +39,26 @@ def _register_fakes() -> None:
     def _(word, qo_indptr, kv_indptr, gated_qo_indptr, gated_kv_indptr, flags) -> None:
         torch._check(gated_qo_indptr.dtype == qo_indptr.dtype, lambda: "gated_qo_indptr must be of qo_indptr's type")
 
+    @torch.library.register_fake("kdtree::tick")
+    def _(word, like) -> None:
+        pass
+
+    @torch.library.register_fake("kdtree::slots")
+    def _(kv_indptr, kv_indices, counts, enable=None, max_slots=65536) -> None:
+        pass
+
+    @torch.library.register_fake("kdtree::moe_begin")
+    def _(table, layers, experts, ranks, rows) -> None:
+        pass
+
+    @torch.library.register_fake("kdtree::moe_count")
+    def _(table, layers, experts, ranks, layer, ids) -> None:
+        torch._check(ids.dim() == 2, lambda: f"ids must be [tokens, k], got {ids.shape}")
+
+    @torch.library.register_fake("kdtree::moe_end")
+    def _(table, layers, experts, ranks, copy, first, last) -> None:
+        pass
+
     @torch.library.register_fake("kdtree::compare")
     def _(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_abs=0.0005) -> None:
         torch._check(ours.numel() == engines.numel(), lambda: f"engines must be {ours.shape}, got {engines.shape}")

@@ -146,8 +146,9 @@ def check_gate_and_compare(device: str) -> str:
     accum = torch.zeros(abi.COMPARE_ACCUM_BYTES, dtype=torch.uint8, pin_memory=pin)
     qo = torch.tensor([0, 3, 6], device=device)
     kv = torch.tensor([0, 5, 12], dtype=torch.int32, device=device)
-    flags = torch.zeros(4, dtype=torch.int32, device=device)
+    flags = torch.zeros(abi.GATE_FLAGS, dtype=torch.int32, device=device)
     for mode, want in ((0, [0, 0, 1, 0]), (1, [2, 1, 1, 1]), (2, [1, 0, 0, 2])):
+        want = want + [0] * 4
         abi.set_mode(memoryview(word.numpy()), mode)
         gated_qo, gated_kv = torch.full_like(qo, -1), torch.full_like(kv, -1)
         torch.ops.kdtree.gate(word, qo, kv, gated_qo, gated_kv, flags)
@@ -165,9 +166,37 @@ def check_gate_and_compare(device: str) -> str:
         torch.cuda.synchronize()
     seen = abi.read_compare(memoryview(accum.numpy()))
     want = {"compares": 2, "mismatches": 1, "max_abs": 0.125, "max_ulp": 16.0, "longest_prefix": 7, "worst_layer": 8,
-            "worst_request": 1, "compares_by_batch": {2: 2}}
+            "worst_request": 1, "worst_batch": 2, "worst_head": 1, "worst_prefix": 7, "compares_by_batch": {2: 2}}
     wrong = {k: None if seen is None else seen[k] for k, v in want.items() if seen is None or seen[k] != v}
     return f"compare: {wrong} instead of {want}" if wrong else ""
+
+
+def check_observers(device: str) -> str:
+    """'' if slots and moe count what torch counts, else what went wrong."""
+    pin, shape = device == "cuda", (3, 384, 8)
+    g = torch.Generator().manual_seed(3)
+    counts = torch.zeros(abi.SLOT_COUNTS_BYTES, dtype=torch.uint8, pin_memory=pin)
+    slots = torch.randint(0, 40, (300,), generator=g).to(device)
+    kv = torch.tensor([0, 100, 300], dtype=torch.int32, device=device)
+    torch.ops.kdtree.slots(kv, slots, counts)
+    size = torch.ops.kdtree.moe_table_bytes(*shape, slots)
+    table = torch.zeros(size, dtype=torch.uint8, device=device)
+    copy = torch.zeros(size, dtype=torch.uint8, pin_memory=pin)
+    ids = torch.randint(0, 384, (40, 8), generator=g, dtype=torch.int32)
+    torch.ops.kdtree.moe_begin(table, *shape, 33)
+    torch.ops.kdtree.moe_count(table, *shape, 1, ids.to(device))
+    torch.ops.kdtree.moe_end(table, *shape, copy, 0, 2)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    follow = int((slots[:100].diff() == 1).sum() + (slots[100:].diff() == 1).sum())
+    seen = abi.read_slots(memoryview(counts.numpy()))
+    if seen != {"pairs": 298, "contiguous": follow, "looks": 1}:
+        return f"slots: {seen}, not {follow} of 298"
+    routed = abi.read_moe(memoryview(copy.numpy()), *shape)
+    want = torch.bincount(ids[:33].flatten().long(), minlength=384)
+    if routed["experts"][1] != want.tolist() or routed["unique"] != [0, int((want > 0).sum()), 0]:
+        return "moe: other counts than torch.bincount"
+    return "" if (routed["steps"], routed["tokens"]) == (1, 33) else f"moe: {routed['steps']} steps"
 
 
 def run(device: str, seed: int = 1) -> dict[str, Any]:
@@ -186,9 +215,10 @@ def run(device: str, seed: int = 1) -> dict[str, Any]:
         if not difference <= MAX_RELATIVE[case.dtype]:
             report["failures"].append(f"{case.name}: off by {difference:.2e} of the row's norm, "
                                       f"at most {MAX_RELATIVE[case.dtype]:.0e} is allowed")
-    report["cases"] += 1
-    if wrong := check_gate_and_compare(device):
-        report["failures"].append(wrong)
+    for check in (check_gate_and_compare, check_observers):
+        report["cases"] += 1
+        if wrong := check(device):
+            report["failures"].append(wrong)
     report["passed"] = not report["failures"]
     return report
 

@@ -21,6 +21,7 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.plugins import load_plugins  # noqa: F401
 
 from light import kernel_faults
@@ -44,6 +45,7 @@ class LightModel:
     def __init__(self, flags: Flags, rank: int):
         self._flags, self._rank = flags, rank
         self._pending: list[torch.Tensor] = []  # draft slots of the last verify, one tensor a request
+        self._runner = ModelRunner(self._run)
 
     def join(self) -> None:
         flags, rank = self._flags, self._rank
@@ -137,8 +139,14 @@ class LightModel:
         cache.length += len(slots)
 
     def _forward(self, batch: ForwardBatch, tokens: list[int], positions: list[int]) -> list[int]:
-        """All layers over `tokens` (flat, requests one after the other) -> the next token after each."""
-        heads = self._flags.heads
+        """One pass over `tokens` (flat, requests one after the other) -> the next token after each."""
+        batch.input_ids, batch.positions = torch.tensor(tokens), positions
+        batch.num_token_non_padded_cpu = len(tokens)
+        return self._runner.forward(batch)
+
+    def _run(self, batch: ForwardBatch) -> list[int]:
+        """All layers."""
+        heads, tokens, positions = self._flags.heads, batch.input_ids.tolist(), batch.positions
         self._backend.init_forward_metadata(batch)
         hidden = [list(self._embedding[token]) for token in tokens]
         for layer in self._layers:

@@ -16,8 +16,14 @@ _SCHEMAS = (
     "compare(Tensor ours, Tensor engines, Tensor kv_indptr, int layer, Tensor(a!) accum, Tensor(b!) workspace, "
     "Tensor? enable=None, float max_ulp=4.0, float mean_abs=0.0005) -> ()",
     "compare_workspace_bytes(int tokens, Tensor like) -> int",
+    "tick(Tensor(a!) word, Tensor like) -> ()",
+    "slots(Tensor kv_indptr, Tensor kv_indices, Tensor(a!) counts, Tensor? enable=None, int max_slots=65536) -> ()",
+    "moe_table_bytes(int layers, int experts, int ranks, Tensor like) -> int",
+    "moe_begin(Tensor(a!) table, int layers, int experts, int ranks, int rows) -> ()",
+    "moe_count(Tensor(a!) table, int layers, int experts, int ranks, int layer, Tensor ids) -> ()",
+    "moe_end(Tensor(a!) table, int layers, int experts, int ranks, Tensor(b!) copy, int first, int last) -> ()",
 )
-_HEAD = struct.Struct("<QQQQdddqii")
+_HEAD = struct.Struct("<QQQQdddqiiiiq")
 calls: list[str] = []
 
 
@@ -67,7 +73,64 @@ def gate(word, qo_indptr, kv_indptr, gated_qo_indptr, gated_kv_indptr, flags):
     engine = 0 if mode == 2 else 1
     gated_qo_indptr.copy_(qo_indptr * engine)
     gated_kv_indptr.copy_(kv_indptr * engine)
-    flags.copy_(torch.tensor([(0, 2, 1)[mode], int(mode == 1), engine, mode], dtype=torch.int32))
+    look, looked = struct.unpack_from("<I", raw, 4)[0], struct.unpack_from("<I", raw, 32)[0]
+    word.view(torch.uint8)[32:36] = word.view(torch.uint8)[4:8]
+    flags.copy_(torch.tensor([(0, 2, 1)[mode], int(mode == 1), engine, mode, int(look != looked), 0, 0, 0],
+                             dtype=torch.int32))
+
+
+def tick(word, like):
+    """As gate.h says."""
+    calls.append("tick")
+    word.view(torch.int64)[5] += 1
+
+
+def slots(kv_indptr, kv_indices, counts, enable=None, max_slots=65536):
+    """As kernel/include/kdtree/slots.h says."""
+    if enable is not None and int(enable[0]) == 0:
+        return
+    words, bounds = counts.view(torch.int64), kv_indptr.tolist()
+    for start, end in zip(bounds, bounds[1:]):
+        gaps = kv_indices[start:min(end, start + max(2, max_slots // (len(bounds) - 1)))].diff()
+        words[1] += gaps.numel()
+        words[2] += (gaps == 1).sum()
+    words[0] += 2
+    words[3] += 1
+
+
+def moe_table_bytes(layers, experts, ranks, like):
+    return 64 + 8 * layers * (experts + 2 + ranks)
+
+
+def moe_begin(table, layers, experts, ranks, rows):
+    """As kernel/include/kdtree/moe.h says."""
+    words = table.view(torch.int64)
+    words[1] += rows > 0
+    words[2] += rows
+    words[3] = rows
+
+
+def moe_count(table, layers, experts, ranks, layer, ids):
+    """As moe.h says."""
+    words = table.view(torch.int64)
+    rows = int(words[3])
+    if not rows:
+        return
+    chosen = ids[:rows].flatten().long()
+    counts = torch.bincount(chosen[(chosen >= 0) & (chosen < experts)], minlength=experts)
+    parts = words[8:].split([layers * experts, layers, layers, layers * ranks])
+    parts[0].view(layers, experts)[layer] += counts
+    parts[1][layer] += (counts > 0).sum()
+    parts[2][layer] += 1
+    if ranks:
+        parts[3].view(layers, ranks)[layer] += counts.view(ranks, -1).sum(1) == 0
+
+
+def moe_end(table, layers, experts, ranks, copy, first, last):
+    """As moe.h says."""
+    table.view(torch.int64)[3] = 0
+    copy.view(torch.int64)[1:] = table.view(torch.int64)[1:]
+    copy.view(torch.int64)[0] += 2
 
 
 def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_abs=0.0005):
@@ -83,13 +146,15 @@ def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_
     ulp = float((gap.amax(1) / (info.eps * torch.exp2(torch.floor(torch.log2(size))))).amax())
     mean = float(gap.sum() / good.sum().clamp(min=1))
     raw = bytearray(accum.tolist())
-    sequence, compares, wrong, skipped, top, top_ulp, total, longest, worst, request = _HEAD.unpack_from(raw)
+    sequence, compares, wrong, skipped, top, top_ulp, total, longest, *worst = _HEAD.unpack_from(raw)
     batch = kv_indptr.shape[0] - 1
     if ulp > top_ulp:
-        worst, request = layer, int((gap.amax(1).argmax() // (gap.shape[0] // batch)))
+        row = int((gap.amax(1) / size).argmax())
+        request = row // (gap.shape[0] // batch)
+        worst = layer, request, batch, row % (gap.shape[0] // ours.shape[0]), int(kv_indptr.diff()[request])
     _HEAD.pack_into(raw, 0, sequence + 2, compares + 1, wrong + int(ulp > max_ulp or mean > mean_abs),
                     skipped + int((~good).sum()), max(top, float(gap.amax())), max(top_ulp, ulp), total + mean,
-                    max(longest, int(kv_indptr.diff().amax())), worst, request)
+                    max(longest, int(kv_indptr.diff().amax())), *worst)
     at = 128 + 8 * batch
     struct.pack_into("<Q", raw, at, struct.unpack_from("<Q", raw, at)[0] + 1)
     accum.copy_(torch.tensor(list(raw), dtype=torch.uint8))
@@ -107,8 +172,7 @@ def load(path: str) -> None:
         _library = torch.library.Library("kdtree", "DEF")
         for schema in _SCHEMAS:
             _library.define(schema)
-        _library.impl("verify_attn", verify_attn, "CPU")
-        _library.impl("gate", gate, "CPU")
-        _library.impl("compare", compare, "CPU")
+        for op in (verify_attn, gate, tick, compare, slots, moe_table_bytes, moe_begin, moe_count, moe_end):
+            _library.impl(op.__name__, op, "CPU")
         _library.impl("verify_attn_workspace_bytes", lambda *a: 0, "CPU")
         _library.impl("compare_workspace_bytes", lambda *a: 0, "CPU")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.ops.kdtree in plain Python: the arithmetic of the light engine's own kernel, written a second time, and the
-accumulator of kernel/include/kdtree/compare.h. Registers itself on import."""
+counters of kernel/include/kdtree/{compare,slots,moe}.h. Registers itself on import."""
 import itertools
 import math
 import struct
@@ -9,7 +9,9 @@ import torch
 from torch._ops import registry
 
 _VALUES, _V_DIM, _MAX_BATCH = 4, 512, 512
-_HEAD = struct.Struct("<QQQQdddqii")
+_HEAD = struct.Struct("<QQQQdddqiiiiq")
+_SLOTS = struct.Struct("<QQQQ")
+_MOE = struct.Struct("<QQQi")
 _DIGITS = {"bfloat16": 7, "float16": 10, "float32": 23}
 
 
@@ -55,11 +57,65 @@ def gate(word, qo_indptr, kv_indptr, gated_qo_indptr, gated_kv_indptr, flags):
     raise RuntimeError("kdtree::gate: there are no CUDA graphs in the light test engine")
 
 
+def tick(word, like):
+    raise RuntimeError("kdtree::tick: there are no CUDA graphs in the light test engine")
+
+
+def slots(kv_indptr, kv_indices, counts, enable=None, max_slots=65536):
+    bounds, memory = kv_indptr.tolist(), counts._storage
+    sequence, pairs, contiguous, looks = _SLOTS.unpack_from(memory)
+    struct.pack_into("<Q", memory, 0, sequence + 1)
+    share = max(2, max_slots // (len(bounds) - 1))
+    for start, end in itertools.pairwise(bounds):
+        own = kv_indices[start:min(end, start + share)].tolist()
+        pairs += max(len(own) - 1, 0)
+        contiguous += sum(b - a == 1 for a, b in itertools.pairwise(own))
+    _SLOTS.pack_into(memory, 0, sequence + 1, pairs, contiguous, looks + 1)
+    struct.pack_into("<Q", memory, 0, sequence + 2)
+
+
+def moe_table_bytes(layers, experts, ranks, like):
+    return 64 + 8 * layers * (experts + 2 + ranks)
+
+
+def moe_begin(table, layers, experts, ranks, rows):
+    sequence, steps, tokens, _ = _MOE.unpack_from(table._storage)
+    _MOE.pack_into(table._storage, 0, sequence, steps + (rows > 0), tokens + rows, rows)
+
+
+def moe_count(table, layers, experts, ranks, layer, ids):
+    memory, rows = table._storage, _MOE.unpack_from(table._storage)[3]
+    if rows <= 0:
+        return
+    chosen = [e for row in ids.tolist()[:rows] for e in row if 0 <= e < experts]
+    unique = layers * experts
+    for expert in chosen:
+        _more(memory, layer * experts + expert)
+    _more(memory, unique + layer, len(set(chosen)))
+    _more(memory, unique + layers + layer)
+    for rank in set(range(ranks)) - {expert * ranks // experts for expert in chosen}:
+        _more(memory, unique + 2 * layers + layer * ranks + rank)
+
+
+def moe_end(table, layers, experts, ranks, copy, first, last):
+    _, steps, tokens, _ = _MOE.unpack_from(table._storage)
+    _MOE.pack_into(table._storage, 0, 0, steps, tokens, 0)
+    sequence = struct.unpack_from("<Q", copy._storage)[0]
+    struct.pack_into("<Q", copy._storage, 0, sequence + 1)
+    copy._storage[8:] = table._storage[8:]
+    struct.pack_into("<Q", copy._storage, 0, sequence + 2)
+
+
+def _more(memory, counter, amount=1):
+    at = 64 + 8 * counter
+    struct.pack_into("<Q", memory, at, struct.unpack_from("<Q", memory, at)[0] + amount)
+
+
 def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_abs=0.0005):
     if enable is not None and not int(enable):
         return
     mine, theirs = ours._values(), engines._values()
-    delta, ulp, worst = 0.0, 0.0, -1
+    delta, ulp, worst, head = 0.0, 0.0, -1, -1
     total = 0.0
     if mine != theirs:
         batch = len(kv_indptr) - 1
@@ -72,26 +128,28 @@ def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_
             unit = math.ldexp(1.0, max(math.frexp(magnitude)[1] - 1, -126) - _DIGITS[engines.dtype.name])
             delta = max(delta, largest)
             if largest / unit > ulp:
-                ulp, worst = largest / unit, row * batch // (len(mine) // _V_DIM)
-    _accumulate(accum, kv_indptr.tolist(), layer, delta, ulp, worst, total / len(mine), max_ulp, mean_abs)
+                rows = len(mine) // _V_DIM
+                ulp, worst, head = largest / unit, row * batch // rows, row % (rows // ours.shape[0])
+    _accumulate(accum, kv_indptr.tolist(), layer, delta, ulp, worst, head, total / len(mine), max_ulp, mean_abs)
 
 
-def _accumulate(accum, bounds, layer, delta, ulp, worst, mean, max_ulp, mean_abs):
+def _accumulate(accum, bounds, layer, delta, ulp, worst, head, mean, max_ulp, mean_abs):
     memory, batch = accum._storage, len(bounds) - 1
-    (sequence, compares, mismatches, skipped, max_abs, largest_ulp, sum_mean, longest, worst_layer,
-     worst_request) = _HEAD.unpack_from(memory)
+    sequence, compares, mismatches, skipped, max_abs, largest_ulp, sum_mean, longest, *named = _HEAD.unpack_from(memory)
     struct.pack_into("<Q", memory, 0, sequence + 1)
+    prefixes = [b - a for a, b in itertools.pairwise(bounds)]
     if ulp > largest_ulp:
-        largest_ulp, worst_layer, worst_request = ulp, layer, worst
-    longest = max(longest, *(b - a for a, b in itertools.pairwise(bounds)))
+        largest_ulp, named = ulp, (layer, worst, batch, head, prefixes[worst])
+    longest = max(longest, *prefixes)
     wrong = ulp > max_ulp or mean > mean_abs
     at = 128 + 8 * (batch if batch <= _MAX_BATCH else 0)
     struct.pack_into("<Q", memory, at, struct.unpack_from("<Q", memory, at)[0] + 1)
     _HEAD.pack_into(memory, 0, sequence + 1, compares + 1, mismatches + wrong, skipped, max(max_abs, delta),
-                    largest_ulp, sum_mean + mean, longest, worst_layer, worst_request)
+                    largest_ulp, sum_mean + mean, longest, *named)
     struct.pack_into("<Q", memory, 0, sequence + 2)
 
 
-for _op in (verify_attn_workspace_bytes, verify_attn, gate, compare_workspace_bytes, compare):
+for _op in (verify_attn_workspace_bytes, verify_attn, gate, tick, compare_workspace_bytes, compare, slots,
+            moe_table_bytes, moe_begin, moe_count, moe_end):
     registry[f"kdtree::{_op.__name__}"] = _op
 assert torch.__version__.endswith("+light")

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kdtree/moe.h>
+
+#include "gate_rule.h"
+
+namespace kdtree {
+
+// Where the parts of a table lie (moe.h).
+struct MoeView {
+  kdtree_moe_head* head;
+  int64_t layers, experts, ranks;
+
+  KDTREE_HOST_DEVICE MoeView(const kdtree_moe_table& table, kdtree_moe_head* at)
+      : head(at), layers(table.layers), experts(table.experts), ranks(table.ranks) {}
+
+  KDTREE_HOST_DEVICE uint64_t* tokens(int64_t layer) const {
+    return reinterpret_cast<uint64_t*>(head + 1) + layer * experts;
+  }
+  KDTREE_HOST_DEVICE uint64_t* unique(int64_t layer) const { return tokens(layers) + layer; }
+  KDTREE_HOST_DEVICE uint64_t* steps(int64_t layer) const { return unique(layers) + layer; }
+  KDTREE_HOST_DEVICE uint64_t* idle(int64_t layer) const { return steps(layers) + layer * ranks; }
+};
+
+// The rank that holds `expert`; ranks >= 1 divides experts.
+KDTREE_HOST_DEVICE inline int32_t rank_of(int32_t expert, const kdtree_moe_table& table) {
+  return expert / (table.experts / table.ranks);
+}
+
+}  // namespace kdtree
