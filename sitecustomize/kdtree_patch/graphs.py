@@ -120,18 +120,23 @@ class Graphs:
 
     def hand_back(self, site: Site, reason: int) -> None:
         """A call in a warm-up or a capture that goes to the engine's kernel: each replay is to count it. Never raises."""
-        recording = phase.is_recording(site.q)
-        key = id(site.backend), tuple(site.q.shape), site.q.dtype
         try:
-            tally = self._tallies.get(key)
-            if tally is None and not recording:
-                word = self._words.take(site.q.device.type == "cuda")
-                if word is not None:
-                    self._tallies[key] = _Tally(word)
-            elif tally is not None and recording and tally.add(site.layer, reason):
+            recording = phase.is_recording(site.q)
+            tally = self._tally(site, recording)
+            if tally is not None and recording and tally.add(site.layer, reason):
                 self._kernel.tick(tally.word.tensor, site.q)
         except Exception as error:
             self._patch.note_error("patch", error)
+
+    def _tally(self, site: Site, recording: bool) -> _Tally | None:
+        """The same one for each call from there. None if there is none and, inside a capture, none may be made."""
+        key = id(site.backend), tuple(site.q.shape), site.q.dtype
+        if key not in self._tallies and not recording:
+            word = self._words.take(site.q.device.type == "cuda")
+            if word is None:
+                return None
+            self._tallies[key] = _Tally(word)
+        return self._tallies.get(key)
 
     def capture(self, call: object, bound: dict[str, object], site: Site) -> object:
         """One layer's call, in a warm-up or a capture. call: as verify._Call. Returns what the engine's kernel returns."""
@@ -139,6 +144,7 @@ class Graphs:
         reason = f.BACK_ERROR
         try:
             entry = self._entry(bound, recording)
+            self._tally(site, recording)  # should the capture fail
             ready = entry is not None and self._kernel.reserve(bound, recording)
             reason = f.BACK_ERROR if ready else f.BACK_WORKSPACE
             gated = ready and not entry.broken and self._step(entry, bound, site.layer, recording)

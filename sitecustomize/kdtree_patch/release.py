@@ -36,7 +36,7 @@ def digest_of(path: str) -> str:
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError as error:
-        raise KernelError(f"{path}: {error.strerror}") from error
+        raise KernelError(f"release file {path}: {error.strerror}") from error
 
 
 def check_files(manifest: dict[str, object], library: str) -> None:
@@ -44,7 +44,7 @@ def check_files(manifest: dict[str, object], library: str) -> None:
     for name, digest in (manifest.get("files") or {}).items():
         path = os.path.join(folder_of(library), name)
         if name.startswith(("lib/", "python/")) and digest_of(path) != digest:
-            raise KernelError(f"{path} is not the file that its manifest lists")
+            raise KernelError(f"release file {path} is not the file that its manifest lists")
 
 
 def check_modules(manifest: dict[str, object], library: str) -> None:

@@ -59,7 +59,7 @@ def main() -> None:
     writer = StatsWriter(folder)
     k = 0
     while True:
-        writer.publish(header(release, rank, ranks, k), {1: 900 + rank + 10 * k, 4: 100}, sections(ranks, k))
+        writer.publish(header(release, rank, ranks, k), {1: (900 + rank + 10 * k, 2000), 4: (100, 200)}, sections(ranks, k))
         k += 1
         time.sleep(0.2)
 

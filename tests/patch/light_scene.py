@@ -13,6 +13,7 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+from sglang.srt.model_executor.model_runner import ModelRunner
 
 N, PREFIX, HEADS = 3, 6, 2
 
@@ -45,12 +46,17 @@ class Scene:
         return out.view(N, HEADS, 512)[0][0][:4].tolist()
 
 
-def route(layer: int, logits: list[list[float]], valid: int | None = None, allow: bool = True) -> None:
+def route(layer: int, logits: list[list[float]], allow: bool = True) -> None:
     """One layer's router."""
     config = topk.TopKConfig(top_k=2, allow_routed_experts_capture=allow)
-    known = None if valid is None else torch.tensor(valid)
-    topk.select_experts(torch.zeros(len(logits), 4), torch.tensor(logits), config, layer_id=layer,
-                        num_token_non_padded=known)
+    topk.select_experts(torch.zeros(len(logits), 4), torch.tensor(logits), config, layer_id=layer)
+
+
+def one_pass(model: object, valid: int, mode: ForwardMode = ForwardMode.TARGET_VERIFY, draft: bool = False,
+             **fields: object) -> None:
+    """A forward pass of `valid` tokens, padding not counted; model() is what runs in it."""
+    batch = ForwardBatch(mode, 1, None, None, None, num_token_non_padded_cpu=valid, **fields)
+    ModelRunner(lambda batch: model(), draft).forward(batch)
 
 
 def stats(wait_s: float = 5.0, until=lambda s: True) -> dict:  # noqa: ANN001

@@ -39,7 +39,8 @@ def test_active_and_armed(light: LightRig) -> None:
     assert found["library_sha256"] == light.manifest["files"]["lib/libkdtree_torch.so"]
     assert found["environment_sha256"] == environment_digest(light.environ(KDTREE_VERIFY="validate"))
     assert (found["calls_engine"], found["calls_kernel"], found["compares"], found["mismatches"]) == (1, 0, 1, 0)
-    assert (found["graphs"], found["longest_prefix"], found["batches"]) == (0, 6, {"1": 1})
+    assert (found["graphs"], found["longest_prefix"], found["batches"]) == (0, 6, {"1": [1, 1]})
+    assert found["start_mode"] == f.VALIDATE
     assert light.stats_files() == [], "a process that ends takes its file away"
 
 
@@ -67,7 +68,7 @@ def refused(light: LightRig, said: str, **changes: object) -> dict:
 
 def test_no_library(light: LightRig) -> None:
     light.library.unlink()
-    refused(light, f"kernel library {light.library}: No such file", KDTREE_VERIFY="on")
+    refused(light, f"release file {light.library}: No such file", KDTREE_VERIFY="on")
 
 
 def test_another_file_than_the_manifest_lists(light: LightRig) -> None:
@@ -402,7 +403,7 @@ def test_a_kernel_that_raises_is_handed_back_and_three_in_a_row_end_it(light: Li
 
 
 @pytest.mark.parametrize("where", ["kdtree_patch.verify._decide", "kdtree_patch.eligible.check_layer",
-                                   "kdtree_patch.eligible.check_call", "kdtree_patch.counters.Counters.see_slots",
+                                   "kdtree_patch.eligible.check_call", "kdtree_patch.patch.Patch.see_call",
                                    "kdtree_patch.graphs.Graphs.wanted", "kdtree_patch.verify._Call._bind"])
 def test_a_fault_of_our_own_ends_in_the_engines_call_once(light: LightRig, where: str) -> None:
     code = CODE + f"""
@@ -462,41 +463,6 @@ show(stats=stats())
 """
     found, _, _ = serve(light, code, KDTREE_DEFRAG_SORT="1")
     assert (found["sort_state"], found["patch_state"]) == (2, f.ACTIVE)
-
-
-def test_router_choices_are_counted(light: LightRig) -> None:
-    code = CODE + """
-scene = Scene(rank=1)
-scene.call()
-a, b, pad = [9, 8, 0, 0], [0, 0, 9, 8], [0, 9, 8, 0]
-for layer in (3, 4): route(layer, [a, a, pad], valid=2)   # step 1: experts 0, 1 only
-for layer in (3, 4): route(layer, [a, b])                 # step 2: all four
-route(3, [pad] * 50, allow=False)                         # a draft model's
-from kdtree_patch.patch import PATCH
-PATCH.moe.draft = True
-route(3, [pad] * 50)
-PATCH.moe.draft = False
-show(stats=stats(5.0, lambda s: s["moe_steps"] == 2))
-"""
-    found, _, _ = serve(light, code)
-    assert (found["moe_layers"], found["moe_experts"], found["moe_top_k"], found["moe_first_layer"]) == (2, 4, 2, 3)
-    assert (found["moe_steps"], found["moe_tokens"]) == (2, 4)
-    assert found["sections"] == {"1": [[3, 3, 1, 1]] * 2, "2": [[6]] * 2, "3": [[2]] * 2, "4": [[0, 1]] * 2}
-
-
-def test_an_observer_that_fails_takes_nothing_with_it(light: LightRig) -> None:
-    code = CODE + """
-scene = Scene()
-import unittest.mock
-with unittest.mock.patch("kdtree_patch.moe.Observer.observe", side_effect=RuntimeError("ours")):
-    route(0, [[1, 2, 3, 4]])
-route(0, [[1, 2, 3, 4]])
-scene.call()
-show(stats=stats())
-"""
-    found, _, stderr = serve(light, code, KDTREE_VERIFY="on")
-    assert (found["patch_state"], found["calls_kernel"], found["moe_layers"]) == (f.ACTIVE, 1, 0)
-    assert "MoE observer" in found["reason"] and stderr == ""
 
 
 def test_reading_our_own_file(light: LightRig) -> None:

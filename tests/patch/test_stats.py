@@ -118,7 +118,7 @@ import sys
 sys.path.insert(0, sys.argv[2])
 from kdtree_patch.stats import StatsError, read_stats
 good, torn, seen = 0, 0, set()
-while good < 300:
+while good < 300 or (len(seen) < 11 and good < 30000):
     try:
         found = read_stats(sys.argv[1])
     except StatsError as error:  # torn, or the writer lost its CPU in the middle: said, never shown

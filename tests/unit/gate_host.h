@@ -72,7 +72,8 @@ inline kdtree_stats_header rank_header(int rank, const std::string& release, Mod
   h.mode = static_cast<std::uint32_t>(mode);
   h.sort_state = -1;
   h.graphs = -1;
-  h.worst_layer = h.worst_request = -1;
+  h.worst_layer = h.worst_request = h.worst_batch = h.worst_head = -1;
+  h.start_mode = -1;
   return h;
 }
 

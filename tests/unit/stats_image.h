@@ -32,7 +32,8 @@ struct StatsImage {
     header.patch_state = KDTREE_PATCH_ACTIVE;
     header.sort_state = -1;
     header.graphs = -1;
-    header.worst_layer = header.worst_request = -1;
+    header.worst_layer = header.worst_request = header.worst_batch = header.worst_head = -1;
+    header.start_mode = -1;
     header.max_abs = header.max_ulp = std::numeric_limits<double>::quiet_NaN();
   }
 

@@ -27,7 +27,7 @@ class VerdictTest : public testing::Test {
       stats.max_ulp = 1.0 + rank;
       stats.sum_mean_abs = 1e-4 * static_cast<double>(stats.compares);
       stats.longest_prefix = 1000;
-      stats.batches = {{1, 60}, {4, 40}};
+      stats.batches = {{1, 60, 60}, {4, 40, 40}};
       set.ranks.push_back({rank, stats, ""});
     }
   }

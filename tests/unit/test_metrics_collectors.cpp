@@ -149,7 +149,7 @@ TEST(RankMetrics, ShowsCountersAsTheyAre) {
   stats.mismatches = 1;
   stats.max_ulp = 2.5;
   stats.longest_prefix = 4096;
-  stats.batches = {{4, 9}};
+  stats.batches = {{4, 9, 9}};
   stats.kv_pairs = 4;
   stats.kv_contiguous_pairs = 1;
   stats.graphs = true;

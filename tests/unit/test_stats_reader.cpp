@@ -64,11 +64,15 @@ TEST_F(StatsReader, DecodesWhatWasPublished) {
   h.sum_mean_abs = 0.5;
   h.longest_prefix = 65536;
   h.worst_layer = 60;
+  h.worst_head = 3;
+  h.worst_batch = 4;
+  h.worst_prefix = 4096;
+  h.start_mode = KDTREE_MODE_ON;
   h.kv_pairs = 10;
   h.kv_contiguous_pairs = 4;
   h.batch_count = 2;
-  h.batches[0] = {1, 0, 900};
-  h.batches[1] = {4, 0, 100};
+  h.batches[0] = {1, 0, 900, 950};
+  h.batches[1] = {4, 0, 100, 120};
   h.moe_ep_size = 2;
   h.moe_layers = 2;
   h.moe_experts = 4;
@@ -105,6 +109,11 @@ TEST_F(StatsReader, DecodesWhatWasPublished) {
   ASSERT_EQ(stats.batches.size(), 2u);
   EXPECT_EQ(stats.batches[1].batch, 4u);
   EXPECT_EQ(stats.batches[1].compares, 100u);
+  EXPECT_EQ(stats.batches[1].calls, 120u);
+  EXPECT_EQ(stats.start_mode, Mode::on);
+  EXPECT_EQ(stats.worst_head, 3);
+  EXPECT_EQ(stats.worst_batch, 4);
+  EXPECT_EQ(stats.worst_prefix, 4096u);
   ASSERT_TRUE(stats.moe);
   EXPECT_EQ(stats.moe->expert_tokens, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(stats.moe->unique_experts, (std::vector<std::uint64_t>{11, 12}));
@@ -148,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bent{"odd_sequence", StatsOutcome::torn, [](StatsImage& i) { i.header.sequence = 3; }},
         Bent{"never_written", StatsOutcome::torn, [](StatsImage& i) { i.header.sequence = 0; }},
         Bent{"magic", StatsOutcome::foreign, [](StatsImage& i) { i.header.magic[0] = 'X'; }},
-        Bent{"newer", StatsOutcome::newer, [](StatsImage& i) { i.header.version = 2; }},
+        Bent{"newer", StatsOutcome::newer, [](StatsImage& i) { i.header.version = 1; }},
         Bent{"shorter_than_said", StatsOutcome::truncated,
              [](StatsImage& i) { i.header.file_bytes = 5000; }},
         Bent{"longer_than_said", StatsOutcome::damaged,

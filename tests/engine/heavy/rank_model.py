@@ -32,6 +32,7 @@ class RankModel:
     def __init__(self, flags: Flags, rank: int, rendezvous: int, kernel_faults: KernelFaults):
         self._flags, self._rank, self._rendezvous, self._faults = flags, rank, rendezvous, kernel_faults
         self._pending: list[torch.Tensor] = []  # draft slots of the last verify, one tensor a request
+        self._runner = sglang_rank.Runner(self._run)
 
     def join(self) -> None:
         self._args, self._config = sglang_rank.join(self._flags, self._rank, self._rendezvous, _CONTEXT)
@@ -137,11 +138,18 @@ class RankModel:
 
     @torch.inference_mode()
     def _forward(self, batch: SimpleNamespace, tokens: list[int]) -> torch.Tensor:
-        """All layers over `tokens` (flat, requests one after the other) -> [tokens] greedy next tokens."""
-        backend, dtype = self._sglang.backend, self._sglang.dtype
+        """One pass over `tokens` (flat, requests one after the other) -> [tokens] greedy next tokens."""
+        batch.input_ids, batch.num_token_non_padded_cpu = self._tensor(tokens), len(tokens)
+        batch.extend_num_tokens, batch.global_num_tokens_cpu = len(tokens), None
+        batch.apply_deprecated_skip_attn_backend_init = lambda skip: None
+        return self._runner.forward(batch).logits_output
+
+    def _run(self, batch: SimpleNamespace) -> torch.Tensor:
+        """All layers."""
+        backend, dtype, tokens = self._sglang.backend, self._sglang.dtype, batch.input_ids
         with self._faults:
             backend.init_forward_metadata(batch)
-            hidden = embedded = self._embedding[self._tensor(tokens)] + self._position[batch.positions]
+            hidden = embedded = self._embedding[tokens] + self._position[batch.positions]
             for layer in self._layers:
                 i, normed = layer.layer_id, torch.nn.functional.rms_norm(hidden, (_HIDDEN,))
                 k = (normed @ self._to_k[i]).to(dtype).view(-1, 1, LATENT + ROPE)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's own objects of one rank, made as SGLang makes them: server arguments, process groups, KV pool, allocator,
-TritonAttnBackend by its true constructor. Only the ModelRunner is a stand-in: it carries what the backend reads."""
+TritonAttnBackend by its true constructor, ModelRunner.forward. Only what the backend reads of a ModelRunner is a
+stand-in."""
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
@@ -18,6 +20,7 @@ from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from sglang.srt.layers.moe.utils import initialize_moe_config
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, ReqToTokenPool
+from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.runtime_context import get_parallel, publish
 from sglang.srt.server_args import ServerArgs
 
@@ -37,6 +40,18 @@ class SglangRank:
     rows: ReqToTokenPool
     allocator: TokenToKVPoolAllocator
     pool: MLATokenToKVPool
+
+
+class Runner(ModelRunner):
+    """SGLang's own ModelRunner.forward around this engine's model; nothing else of it is made."""
+
+    def __init__(self, model: Callable[[SimpleNamespace], torch.Tensor]):
+        self._model = model
+        self.forward_pass_id, self.is_draft_worker, self.enable_elastic_ep = 0, False, False
+        self.msprobe_debugger = self.canary_manager = self.eplb_manager = self.decode_cuda_graph_runner = None
+
+    def _forward_raw(self, forward_batch: SimpleNamespace, *more: object) -> SimpleNamespace:
+        return SimpleNamespace(logits_output=self._model(forward_batch), can_run_graph=False)
 
 
 def _model_folder(flags: Flags) -> str:
