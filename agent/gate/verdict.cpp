@@ -18,15 +18,38 @@ void keep_larger(std::optional<double>& kept, const std::optional<double>& value
   if (value && (!kept || *value > *kept)) kept = value;
 }
 
+// ", worst in layer 3, request 1 of 4, head 5, prefix 4100", as far as it is known.
+std::string worst_of(const RankStats& stats) {
+  std::string text;
+  if (stats.worst_layer) text += ", worst in layer " + std::to_string(*stats.worst_layer);
+  if (stats.worst_request) text += ", request " + std::to_string(*stats.worst_request);
+  if (stats.worst_request && stats.worst_batch)
+    text += " of " + std::to_string(*stats.worst_batch);
+  if (stats.worst_head) text += ", head " + std::to_string(*stats.worst_head);
+  if (stats.worst_head) text += ", prefix " + std::to_string(stats.worst_prefix);
+  return text;
+}
+
+// Batch sizes that served calls and of which none was compared, "" = there are none.
+std::string never_compared(const RankStats& stats) {
+  std::string sizes;
+  for (const auto& batch : stats.batches) {
+    if (batch.calls == 0 || batch.compares > 0) continue;
+    sizes += (sizes.empty() ? "" : ", ") +
+             (batch.batch == 0 ? std::string("larger") : std::to_string(batch.batch));
+  }
+  return sizes;
+}
+
 // The reason why the difference is too large, or "".
 std::string over_limit(const RankStats& stats, const std::optional<double>& mean_abs,
                        const ValidateConfig& limits) {
   if (stats.mismatches > 0)
     return std::to_string(stats.mismatches) + " of " + std::to_string(stats.compares) +
-           " compares over tolerance" +
-           (stats.worst_layer ? ", worst in layer " + std::to_string(*stats.worst_layer) : "");
+           " compares over tolerance" + worst_of(stats);
   if (stats.max_ulp && !(*stats.max_ulp <= limits.max_ulp))
-    return "largest difference " + number(*stats.max_ulp) + " ULP, limit " + number(limits.max_ulp);
+    return "largest difference " + number(*stats.max_ulp) + " ULP, limit " +
+           number(limits.max_ulp) + worst_of(stats);
   if (mean_abs && !(*mean_abs <= limits.mean_abs))
     return "mean difference " + number(*mean_abs) + ", limit " + number(limits.mean_abs);
   return {};
@@ -64,6 +87,11 @@ RankVerdict judge_rank(const RankView& view, const std::string& release_id,
   } else if (stats.compares < limits.min_compares) {
     verdict.reason = std::to_string(stats.compares) + " compares, " +
                      std::to_string(limits.min_compares) + " needed";
+  } else if (const auto errors = stats.handed_back[KDTREE_BACK_ERROR]; errors > 0) {
+    verdict.reason = std::to_string(errors) + " calls handed back because kdtree's kernel failed" +
+                     (stats.reason.empty() ? "" : ": " + stats.reason);
+  } else if (const auto sizes = never_compared(stats); !sizes.empty()) {
+    verdict.reason = "batch sizes that served and were never compared: " + sizes;
   } else if (!stats.max_ulp || !stats.max_abs) {
     verdict.reason = "compared, but reports no difference value";
   } else {

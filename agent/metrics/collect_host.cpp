@@ -4,11 +4,24 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 
 #include "agent/metrics/collect.h"
 
 namespace kdtree {
 namespace {
+
+// What the control file says; while there is none (after a restart), what all living ranks were
+// started in.
+std::optional<Mode> meant_mode(const HostView& view) {
+  if (view.control) return view.control->mode;
+  std::optional<Mode> common;
+  for (const auto& [rank, stats] : living_ranks(view)) {
+    if (!stats->start_mode || (common && *common != *stats->start_mode)) return std::nullopt;
+    common = stats->start_mode;
+  }
+  return common;
+}
 
 void add_drift(Exposition& out, const HostView& view) {
   const auto ranks = living_ranks(view);
@@ -18,10 +31,9 @@ void add_drift(Exposition& out, const HostView& view) {
                        [&](const auto& entry) { return differs(*entry.second); });
   };
   const auto active = [](const RankStats& rank) { return rank.patch_state == PatchState::active; };
-  if (view.control)
-    out.add(Metric::drift, {"mode"}, any([&](const RankStats& rank) {
-              return active(rank) && rank.mode != view.control->mode;
-            }));
+  if (const auto meant = meant_mode(view))
+    out.add(Metric::drift, {"mode"},
+            any([&](const RankStats& rank) { return active(rank) && rank.mode != *meant; }));
   if (!view.current_release.empty())
     out.add(Metric::drift, {"release"},
             any([&](const RankStats& rank) { return rank.release_id != view.current_release; }));
@@ -36,11 +48,11 @@ void add_drift(Exposition& out, const HostView& view) {
 
 void add_host_metrics(Exposition& out, const HostView& view) {
   out.add(Metric::host_up, view.host_readable ? 1 : 0);
-  if (view.control) {
+  if (const auto meant = meant_mode(view))
     for (const Mode mode : kAllModes)
-      out.add(Metric::mode, {std::string(to_string(mode))}, view.control->mode == mode ? 1 : 0);
+      out.add(Metric::mode, {std::string(to_string(mode))}, *meant == mode ? 1 : 0);
+  if (view.control)
     out.add(Metric::control_generation, static_cast<double>(view.control->generation));
-  }
   if (!view.current_release.empty()) out.add(Metric::release_info, {view.current_release}, 1);
   add_drift(out, view);
 }

@@ -63,11 +63,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Value:
-    """A constant: "Class.NAME" or "NAME" is `value`."""
+    """A constant, or what a variable starts as: "Class.NAME" or "NAME" is `value`."""
 
     place: Place
     name: str
-    value: str
+    value: str | bool
     without: str = ""
 
 
@@ -125,8 +125,8 @@ TABLE: tuple[Function | Attributes | Call | Value, ...] = (
     Function(KERNEL, "_fwd_kernel", pinned=True, without="the kernel has another name"),
     Function(BACKEND, "TritonAttnBackend._forward_extend_kernel", pinned=True,
              without="forward_extend calls the kernel itself"),
-    # graphs.py
-    Function(CAPTURE, "get_is_capture_mode", without="every captured call is handed back"),
+    # phase.py
+    Value(CAPTURE, "is_capture_mode", False, "every captured call is handed back"),
     # sort.py
     Function(ALLOCATOR, "TokenToKVPoolAllocator.__init__", ("self", "size", "dtype", "device", "kvcache", "need_sort")),
     Function(ALLOCATOR, "TokenToKVPoolAllocator", pinned=True),
@@ -134,8 +134,8 @@ TABLE: tuple[Function | Attributes | Call | Value, ...] = (
     Attributes("allocator", ("need_sort", "release_pages"),
                ((ALLOCATOR, "TokenToKVPoolAllocator"), (ALLOCATOR_BASE, "BaseTokenToKVPoolAllocator"))),
     # moe.py
-    Function(ROUTER, "select_experts", (), ("router_logits", "topk_config", "layer_id", "num_token_non_padded",
-                                            "expert_location_dispatch_info"), pinned=True),
+    Function(ROUTER, "select_experts", (), ("router_logits", "topk_config", "layer_id", "expert_location_dispatch_info"),
+             pinned=True),
     Function(ROUTER, "capture_routed_experts_if_allowed", ("topk_config", "layer_id", "topk_ids"), pinned=True,
              without="the ids that select_experts returns are counted"),
     Function(ROUTER, "_post_process_topk_ids", pinned=True, without="the router shows its ids elsewhere"),
@@ -145,10 +145,13 @@ TABLE: tuple[Function | Attributes | Call | Value, ...] = (
                "top_k counts the shared slots too"),
     Attributes("topk_config", ("allow_routed_experts_capture",), ((ROUTER, "TopKConfig"),),
                "a draft model's layers are told by its forward alone"),
+    Function(BATCH, "ForwardMode.is_decode", ("self",), without="kdtree puts its router observer aside"),
     Function(RUNNER, "ModelRunner.forward", ("self", "forward_batch"), pinned=True,
              without="kdtree refuses as soon as the runner is imported"),
-    Attributes("forward_batch", ("num_token_non_padded_cpu",), ((BATCH, "ForwardBatch"),),
-               "padded rows are left out only where select_experts is told of them"),
+    Attributes("forward_batch", ("num_token_non_padded_cpu", "input_ids"), ((BATCH, "ForwardBatch"),),
+               "kdtree puts its router observer aside"),
+    Attributes("forward_batch", ("global_num_tokens_cpu",), ((BATCH, "ForwardBatch"),),
+               "no pass is taken for one of several ranks' tokens"),
     # rank.py
     Attributes("model_runner", RANKS, ((RUNNER, "ModelRunner"), (PARALLEL, "ParallelState"), (CONTEXT, "ParallelContext"),
                                        (FIELDS, "Parallel")), _NOT_SHOWN),

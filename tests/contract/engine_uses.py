@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Parameters annotated `object` that are kdtree's own, to keep modules apart that would import each other.
-OWN = {"patch", "kernel", "observer", "callback", "torch"}
+OWN = {"patch", "kernel", "observer", "callback", "torch", "call", "ops"}
 # What is read from tensors and torch objects, which come in through the same doors.
 TORCH = {"compiler", "cuda", "current_device", "data_ptr", "device", "dim", "dtype", "get_device_properties", "index",
-         "is_compiling", "is_current_stream_capturing", "name", "numel", "shape", "stride", "tolist", "type", "uuid", "value"}
+         "int32", "is_compiling", "is_current_stream_capturing", "name", "numel", "shape", "stride", "tolist", "type", "uint8",
+         "uuid", "value", "view", "zeros", "zeros_like"}
 PYTHON = {"VAR_KEYWORD", "VAR_POSITIONAL", "append", "args", "arguments", "bind", "create_module", "default", "empty",
-          "endswith", "exec_module", "get", "items", "kind", "kwargs", "loader", "modules", "parameters", "split", "strip",
-          "values"}
+          "endswith", "exec_module", "get", "items", "kind", "kwargs", "loader", "modules", "parameters", "split",
+          "startswith", "strip", "values"}
 SOURCE_READERS = {"contract.py", "bind.py", "source.py", "fingerprint.py"}
 READERS = {"getattr", "hasattr", "setattr", "delattr", "_number"}  # (object, name)
 

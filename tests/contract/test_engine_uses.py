@@ -33,6 +33,8 @@ def table_names() -> dict[str, object]:
             names.update(dict.fromkeys((*entry.name.split("."), *entry.leading, *entry.named), entry))
         elif isinstance(entry, contract.Attributes):
             names.update(dict.fromkeys((*entry.names, *(name for _, name in entry.classes)), entry))
+        elif isinstance(entry, contract.Value):
+            names.update(dict.fromkeys(entry.name.split("."), entry))
     return names | dict.fromkeys(contract.KERNEL_KNOWN)
 
 

@@ -189,15 +189,11 @@ allocator.free(first[torch.randperm(40)])
 again = allocator.alloc(60)
 facts["sorted"] = [allocator.need_sort, bool((again.diff() > 0).all()), PATCH.sort_state]
 
-# SGLang's own ModelRunner.forward around a router
-from sglang.srt.model_executor.model_runner import ModelRunner
+# SGLang's own router in a pass; its ModelRunner.forward runs in the heavy test engine
+from kdtree_patch.moe import wrap_forward
 def one_pass(act, valid, mode=ForwardMode.TARGET_VERIFY):
-    runner = ModelRunner.__new__(ModelRunner)
-    runner.forward_pass_id, runner.is_draft_worker, runner.enable_elastic_ep = 0, False, False
-    runner.msprobe_debugger = runner.canary_manager = runner.eplb_manager = runner.decode_cuda_graph_runner = None
-    runner._forward_raw = lambda *a: (act(), SimpleNamespace(can_run_graph=False))[1]
-    runner.forward(SimpleNamespace(forward_mode=mode, num_token_non_padded_cpu=valid, batch_size=1, extend_num_tokens=valid,
-                                   global_num_tokens_cpu=None, apply_deprecated_skip_attn_backend_init=lambda skip: None))
+    batch = SimpleNamespace(forward_mode=mode, num_token_non_padded_cpu=valid, global_num_tokens_cpu=None)
+    wrap_forward(lambda runner, batch: act(), PATCH)(SimpleNamespace(is_draft_worker=False), batch)
 logits = torch.full((3, 8), -9.0)
 logits[:, :2] = 9.0
 config = TopKConfig(top_k=2, renormalize=True, torch_native=True)

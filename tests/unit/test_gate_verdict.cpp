@@ -92,6 +92,41 @@ TEST_F(VerdictTest, OneMismatchIsAMismatchHoweverLittleWasCompared) {
             std::string::npos);
 }
 
+TEST_F(VerdictTest, TheWorstCompareIsNamed) {
+  stats(1).mismatches = 1;
+  stats(1).worst_layer = 17;
+  stats(1).worst_request = 2;
+  stats(1).worst_batch = 4;
+  stats(1).worst_head = 5;
+  stats(1).worst_prefix = 4100;
+  EXPECT_EQ(judge().reasons.at(0),
+            "rank 1: 1 of 101 compares over tolerance, worst in layer 17, request 2 of 4, head 5, "
+            "prefix 4100");
+}
+
+TEST_F(VerdictTest, ABatchSizeThatServedAndWasNeverComparedIsInsufficient) {
+  stats(0).batches = {{1, 60, 60}, {4, 0, 7}, {8, 0, 0}, {16, 0, 1}};
+  EXPECT_EQ(judge().kind, VerdictKind::insufficient);
+  EXPECT_EQ(judge().reasons.at(0),
+            "rank 0: batch sizes that served and were never compared: 4, 16");
+  stats(0).batches = {{0, 0, 3}, {1, 60, 60}};
+  EXPECT_EQ(judge().reasons.at(0),
+            "rank 0: batch sizes that served and were never compared: larger");
+  stats(0).batches = {{1, 60, 60}, {4, 1, 7}};
+  EXPECT_EQ(judge().kind, VerdictKind::clean);
+}
+
+TEST_F(VerdictTest, CallsHandedBackForAnErrorAreNeverClean) {
+  stats(0).handed_back[KDTREE_BACK_ERROR] = 61;
+  stats(0).reason = "kernel: batch of 4, layer 3: no";
+  EXPECT_EQ(judge().kind, VerdictKind::insufficient);
+  EXPECT_EQ(judge().reasons.at(0),
+            "rank 0: 61 calls handed back because kdtree's kernel failed: kernel: batch of 4, layer 3: no");
+  stats(0).handed_back = {};
+  stats(0).handed_back[KDTREE_BACK_SINKS] = 61;
+  EXPECT_EQ(judge().kind, VerdictKind::clean);
+}
+
 TEST_F(VerdictTest, ADifferenceOverTheLimitsIsAMismatchEvenIfTheEngineCountedNone) {
   stats(0).max_ulp = 4.5;
   EXPECT_EQ(judge().kind, VerdictKind::mismatch);

@@ -266,6 +266,24 @@ TEST(HostMetrics, EachKindOfDrift) {
   EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|ranks"], 1);
 }
 
+TEST(HostMetrics, WithoutAControlFileTheModeIsTheOneTheRanksWereStartedIn) {
+  RankStats first = rank_stats(0);
+  RankStats second = rank_stats(1);
+  first.start_mode = second.start_mode = Mode::on;
+  HostView view = view_of({first, second});
+  EXPECT_EQ(scrape_of(view)["kdtree_mode|validate"], 1) << "the control file wins";
+  view.control.reset();
+  const Scrape seen = scrape_of(view);
+  EXPECT_EQ(seen["kdtree_mode|on"], 1);
+  EXPECT_EQ(seen["kdtree_mode|validate"], 0);
+  EXPECT_EQ(seen["kdtree_drift|mode"], 1) << "they are in validate";
+  EXPECT_FALSE(seen.has_family("kdtree_control_generation"));
+  second.start_mode = Mode::off;
+  view = view_of({first, second});
+  view.control.reset();
+  EXPECT_FALSE(scrape_of(view).has_family("kdtree_mode")) << "they differ";
+}
+
 TEST(HostMetrics, UnknownIntentionIsNoDriftAndNoMode) {
   HostView view = view_of({rank_stats(0)});
   view.control.reset();
