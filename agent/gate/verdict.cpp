@@ -23,8 +23,7 @@ std::string worst_of(const RankStats& stats) {
   std::string text;
   if (stats.worst_layer) text += ", worst in layer " + std::to_string(*stats.worst_layer);
   if (stats.worst_request) text += ", request " + std::to_string(*stats.worst_request);
-  if (stats.worst_request && stats.worst_batch)
-    text += " of " + std::to_string(*stats.worst_batch);
+  if (stats.worst_request && stats.worst_batch) text += " of " + std::to_string(*stats.worst_batch);
   if (stats.worst_head) text += ", head " + std::to_string(*stats.worst_head);
   if (stats.worst_head) text += ", prefix " + std::to_string(stats.worst_prefix);
   return text;

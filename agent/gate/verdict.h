@@ -36,9 +36,9 @@ struct RankVerdict {
 };
 
 // What `validate` has compared since the engine's processes started, over all ranks. A rank that is
-// missing, refused or of another release makes it insufficient, never clean; so do a batch size that
-// served calls and was never compared, and calls that were handed back because our kernel failed.
-// Nothing compared is never 0 difference.
+// missing, refused or of another release makes it insufficient, never clean; so do a batch size
+// that served calls and was never compared, and calls that were handed back because our kernel
+// failed. Nothing compared is never 0 difference.
 struct Verdict {
   VerdictKind kind = VerdictKind::insufficient;
   std::vector<std::string> reasons;  // why it isn't clean, one line each; empty = clean

@@ -87,16 +87,16 @@ struct RankStats {
   std::array<std::uint64_t, KDTREE_STATS_MAX_REASONS>
       handed_back{};  // index: enum kdtree_hand_back
   std::uint64_t compares = 0;
-  std::uint64_t mismatches = 0;      // compares over tolerance
-  std::optional<double> max_abs;     // nullopt: none compared
-  std::optional<double> max_ulp;     // nullopt: none compared
-  double sum_mean_abs = 0;           // over compares; divide by `compares` for the mean
-  std::uint64_t longest_prefix = 0;  // tokens, of the compared calls
-  std::optional<int> worst_layer;    // where max_ulp was seen, nullopt: nothing differed
-  std::optional<int> worst_request;  // its row in the batch
-  std::optional<int> worst_batch;    // requests in that call
-  std::optional<int> worst_head;     // of this rank
-  std::uint64_t worst_prefix = 0;    // tokens of that request
+  std::uint64_t mismatches = 0;        // compares over tolerance
+  std::optional<double> max_abs;       // nullopt: none compared
+  std::optional<double> max_ulp;       // nullopt: none compared
+  double sum_mean_abs = 0;             // over compares; divide by `compares` for the mean
+  std::uint64_t longest_prefix = 0;    // tokens, of the compared calls
+  std::optional<int> worst_layer;      // where max_ulp was seen, nullopt: nothing differed
+  std::optional<int> worst_request;    // its row in the batch
+  std::optional<int> worst_batch;      // requests in that call
+  std::optional<int> worst_head;       // of this rank
+  std::uint64_t worst_prefix = 0;      // tokens of that request
   std::vector<BatchCompares> batches;  // by batch size
   std::uint64_t kv_pairs = 0;
   std::uint64_t kv_contiguous_pairs = 0;

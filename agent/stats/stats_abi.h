@@ -70,8 +70,8 @@ enum kdtree_hand_back {
   KDTREE_BACK_SHAPE = 15,     /* q rows are not batch * draft tokens, or too many draft tokens */
   KDTREE_BACK_MASK = 16,      /* custom_mask shorter than mask_indptr says, or of another type */
   KDTREE_BACK_WORKSPACE = 17, /* no workspace reserved for this batch and n, inside a capture */
-  KDTREE_BACK_ERROR = 18, /* the kernel refused or raised, in this call or when its graph was
-                             captured; what it said is in `reason` and the log */
+  KDTREE_BACK_ERROR = 18,     /* the kernel refused or raised, in this call or when its graph was
+                                 captured; what it said is in `reason` and the log */
   KDTREE_BACK_SIGNATURE = 19, /* the call did not bind to a signature that the patch knows */
 };
 
@@ -92,7 +92,8 @@ struct kdtree_stats_section {
 };
 
 struct kdtree_stats_batch {
-  uint32_t batch; /* requests in the call, padding included; 0 = all that have no row of their own */
+  uint32_t
+      batch; /* requests in the call, padding included; 0 = all that have no row of their own */
   uint32_t reserved;
   uint64_t compares;
   uint64_t calls; /* served at that size by either kernel: of calls_kernel and calls_engine */
@@ -137,7 +138,7 @@ struct kdtree_stats_header {
   char reason[256];            /* why refused or passive; last kernel error */
   int32_t
       sort_state; /* free-list sort: -1 unknown, 0 off, 1 confirmed, 2 asked for and not possible */
-  int32_t graphs;     /* -1 unknown, 0 eager, 1 verify runs in captured CUDA graphs */
+  int32_t graphs; /* -1 unknown, 0 eager, 1 verify runs in captured CUDA graphs */
   int32_t start_mode; /* enum kdtree_mode that KDTREE_VERIFY asks for; -1 unknown */
   int32_t reserved2;
 
@@ -151,13 +152,13 @@ struct kdtree_stats_header {
   double max_abs;      /* largest |difference| seen, output units; NaN = none compared */
   double max_ulp; /* largest |difference| in ULP of the output dtype at the output's magnitude; NaN
                      = none */
-  double sum_mean_abs;     /* sum over compares of that compare's mean |difference| */
-  uint64_t longest_prefix; /* longest prefix compared, tokens */
-  int32_t worst_layer;     /* where max_ulp was seen; -1 = none */
-  int32_t worst_request;   /* its row in the batch; -1 = none */
-  int32_t worst_batch;     /* requests in that call; -1 = none */
-  int32_t worst_head;      /* of this rank; -1 = none */
-  uint64_t worst_prefix;   /* tokens of that request */
+  double sum_mean_abs;          /* sum over compares of that compare's mean |difference| */
+  uint64_t longest_prefix;      /* longest prefix compared, tokens */
+  int32_t worst_layer;          /* where max_ulp was seen; -1 = none */
+  int32_t worst_request;        /* its row in the batch; -1 = none */
+  int32_t worst_batch;          /* requests in that call; -1 = none */
+  int32_t worst_head;           /* of this rank; -1 = none */
+  uint64_t worst_prefix;        /* tokens of that request */
   uint64_t kv_pairs;            /* neighbouring KV slots looked at ... */
   uint64_t kv_contiguous_pairs; /* ... and how many of them followed each other */
 
@@ -170,7 +171,8 @@ struct kdtree_stats_header {
   uint64_t moe_steps;
   uint64_t moe_tokens; /* routed tokens, summed over steps (each counted once, not per layer) */
 
-  uint32_t batch_count; /* rows of `batches`, sorted by batch, without those of 0 calls and compares */
+  uint32_t
+      batch_count; /* rows of `batches`, sorted by batch, without those of 0 calls and compares */
   uint32_t section_count;
   struct kdtree_stats_batch batches[KDTREE_STATS_MAX_BATCHES];
   struct kdtree_stats_section sections[KDTREE_STATS_MAX_SECTIONS];

@@ -10,8 +10,7 @@ namespace kdtree {
 namespace {
 
 template <typename T>
-void compare_row(const T* ours, const T* engines, int32_t dtype, int32_t head,
-                 TokenDelta& delta) {
+void compare_row(const T* ours, const T* engines, int32_t dtype, int32_t head, TokenDelta& delta) {
   float magnitude = 0, largest = 0;
   for (int d = 0; d < KDTREE_V_DIM; ++d) {
     const float theirs = engines[d].value();

@@ -53,8 +53,7 @@ KDTREE_HOST_DEVICE inline void accumulate(volatile kdtree_compare_accum* accum,
     accum->worst_request = call.worst_token / (p.tokens / p.batch);
     accum->worst_batch = p.batch;
     accum->worst_head = total.worst_head;
-    accum->worst_prefix =
-        p.kv_indptr[accum->worst_request + 1] - p.kv_indptr[accum->worst_request];
+    accum->worst_prefix = p.kv_indptr[accum->worst_request + 1] - p.kv_indptr[accum->worst_request];
   }
   if (mean <= kLargest) accum->sum_mean_abs = accum->sum_mean_abs + mean;
   if (call.longest_prefix > accum->longest_prefix) accum->longest_prefix = call.longest_prefix;

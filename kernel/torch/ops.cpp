@@ -146,8 +146,7 @@ STABLE_TORCH_LIBRARY(kdtree, m) {
       "slots(Tensor kv_indptr, Tensor kv_indices, Tensor(a!) counts, Tensor? enable=None, int "
       "max_slots=65536) -> ()");
   m.def("moe_table_bytes(int layers, int experts, int ranks, Tensor like) -> int");
-  m.def(
-      "moe_begin(Tensor(a!) table, int layers, int experts, int ranks, int rows) -> ()");
+  m.def("moe_begin(Tensor(a!) table, int layers, int experts, int ranks, int rows) -> ()");
   m.def(
       "moe_count(Tensor(a!) table, int layers, int experts, int ranks, int layer, Tensor ids) "
       "-> ()");

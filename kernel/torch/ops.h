@@ -3,8 +3,8 @@
 
 #include "checks.h"
 
-// torch.ops.kdtree.*, on torch's stable ABI (torch 2.10 or newer): argument checks and dispatch to the
-// C ABI. Each throws std::runtime_error with one line: op, argument, rule, value got.
+// torch.ops.kdtree.*, on torch's stable ABI (torch 2.10 or newer): argument checks and dispatch to
+// the C ABI. Each throws std::runtime_error with one line: op, argument, rule, value got.
 namespace kdtree::op {
 
 int64_t verify_attn_workspace_bytes(int64_t batch, int64_t draft_tokens, int64_t heads,

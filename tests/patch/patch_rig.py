@@ -114,8 +114,14 @@ from types import SimpleNamespace
 import torch
 from real_class import Scene, ForwardMode
 from kdtree_patch import stats_format as f
+from kdtree_patch.moe import wrap_forward
 from kdtree_patch.patch import PATCH
 from kdtree_patch.stats import read_stats
+
+def one_pass(act, valid, mode=ForwardMode.TARGET_VERIFY):
+    # a target model's forward of `valid` tokens, padding left out; SGLang's own runs in the heavy test engine
+    batch = SimpleNamespace(forward_mode=mode, num_token_non_padded_cpu=valid, global_num_tokens_cpu=None)
+    wrap_forward(lambda runner, batch: act(), PATCH)(SimpleNamespace(is_draft_worker=False), batch)
 
 def stats():
     PATCH._publish()

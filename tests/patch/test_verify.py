@@ -189,11 +189,6 @@ allocator.free(first[torch.randperm(40)])
 again = allocator.alloc(60)
 facts["sorted"] = [allocator.need_sort, bool((again.diff() > 0).all()), PATCH.sort_state]
 
-# SGLang's own router in a pass; its ModelRunner.forward runs in the heavy test engine
-from kdtree_patch.moe import wrap_forward
-def one_pass(act, valid, mode=ForwardMode.TARGET_VERIFY):
-    batch = SimpleNamespace(forward_mode=mode, num_token_non_padded_cpu=valid, global_num_tokens_cpu=None)
-    wrap_forward(lambda runner, batch: act(), PATCH)(SimpleNamespace(is_draft_worker=False), batch)
 logits = torch.full((3, 8), -9.0)
 logits[:, :2] = 9.0
 config = TopKConfig(top_k=2, renormalize=True, torch_native=True)

@@ -121,7 +121,8 @@ TEST_F(VerdictTest, CallsHandedBackForAnErrorAreNeverClean) {
   stats(0).reason = "kernel: batch of 4, layer 3: no";
   EXPECT_EQ(judge().kind, VerdictKind::insufficient);
   EXPECT_EQ(judge().reasons.at(0),
-            "rank 0: 61 calls handed back because kdtree's kernel failed: kernel: batch of 4, layer 3: no");
+            "rank 0: 61 calls handed back because kdtree's kernel failed: kernel: batch of 4, "
+            "layer 3: no");
   stats(0).handed_back = {};
   stats(0).handed_back[KDTREE_BACK_SINKS] = 61;
   EXPECT_EQ(judge().kind, VerdictKind::clean);

@@ -52,11 +52,11 @@ struct kdtree_moe_count_params {
   uint32_t struct_bytes; /* sizeof(struct kdtree_moe_count_params) */
   int32_t layer;         /* row of the table, 0..layers-1 */
   struct kdtree_moe_table table;
-  const void* ids;       /* index [tokens, columns]; an id outside [0, experts) is left out */
-  int64_t ids_stride;    /* elements between rows */
-  int32_t ids_bits;      /* 32 or 64 */
-  int32_t tokens;        /* >= 0 */
-  int32_t columns;       /* >= 0 */
+  const void* ids;    /* index [tokens, columns]; an id outside [0, experts) is left out */
+  int64_t ids_stride; /* elements between rows */
+  int32_t ids_bits;   /* 32 or 64 */
+  int32_t tokens;     /* >= 0 */
+  int32_t columns;    /* >= 0 */
   int32_t reserved;
 };
 

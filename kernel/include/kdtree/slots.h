@@ -27,9 +27,9 @@ struct kdtree_slot_counts {
 };
 
 struct kdtree_slots_params {
-  uint32_t struct_bytes; /* sizeof(struct kdtree_slots_params) */
-  int32_t batch;         /* requests, >= 1 */
-  int32_t max_slots;     /* >= 1 */
+  uint32_t struct_bytes;    /* sizeof(struct kdtree_slots_params) */
+  int32_t batch;            /* requests, >= 1 */
+  int32_t max_slots;        /* >= 1 */
   int32_t kv_indices_bits;  /* 32 or 64 */
   const int32_t* kv_indptr; /* [batch+1] */
   const void* kv_indices;   /* index [>= kv_indptr[batch]]; what lies beyond is never read */
