@@ -39,6 +39,51 @@ constexpr std::array kExitCodes = {
     Row{"6", "another kdtreectl is at work"},
 };
 
+constexpr std::array kModes = {
+    Row{"off",
+        "the engine's own kernel answers. A worker that was started with the patch captures both "
+        "kernels in its CUDA graphs, so that capturing takes longer than without kdtree"},
+    Row{"validate",
+        "both kernels run on every verify call, so that a step takes longer than in off; the "
+        "engine's own answers are used"},
+    Row{"on",
+        "kdtree's kernel answers; what is gained grows with the length of the context. Calls that "
+        "it can't take are handed back to the engine's kernel and counted by reason"},
+    Row{"off --cold", "the engine runs without the patch, after a restart"},
+};
+
+constexpr std::array kKeys = {
+    Row{"engine.unit", "the engine's service, such as sglang.service; required"},
+    Row{"engine.python", "absolute path of the python3 that runs the engine; required"},
+    Row{"engine.health_url", "answers 200 when the engine serves; required"},
+    Row{"engine.ranks",
+        "how many processes have to report, 1 to 64: the tensor parallel size; required"},
+    Row{"engine.command",
+        "list of words; given, kdtree writes the whole unit; else the unit exists and gets a "
+        "drop-in"},
+    Row{"engine.user, engine.environment",
+        "of the unit that kdtree writes; only with engine.command"},
+    Row{"kernel.device", "cuda, or cpu for tests; cuda"},
+    Row{"kernel.archs", "list such as [\"120\"]; those of the GPUs that are there"},
+    Row{"kernel.cuda_home", "folder with bin/nvcc; searched for, in the engine's Python too"},
+    Row{"kernel.nsplit",
+        "text, 1 to 1024: parts that a call's KV is cut into; chosen on the device"},
+    Row{"kernel.defrag_sort", "the engine's free list of KV slots is kept sorted; true"},
+    Row{"modes.MODE.mem_fraction_static",
+        "of off, validate or on: replaces the engine's own; the engine's own"},
+    Row{"modes.MODE.add_flags, modes.MODE.remove_flags",
+        "lists: what the mode changes in the engine's command line; a removed flag's value goes "
+        "with it. Modes with different command lines can't be switched without a restart"},
+    Row{"deadlines.healthy_s", "seconds that the engine may take to become healthy; 1800"},
+    Row{"deadlines.stop_s", "seconds that it may take to stop; 300"},
+    Row{"deadlines.stable_s", "seconds that it has to stay healthy; 10"},
+    Row{"validate.min_compares", "compared calls that a clean verdict asks of every rank; 1000"},
+    Row{"validate.max_ulp", "largest difference of one element, in units of the last place; 4"},
+    Row{"validate.mean_abs", "largest mean difference of a call; 0.0005"},
+    Row{"agent.listen", "HOST:PORT of kdtree-agent's metrics; 127.0.0.1:9817"},
+    Row{"moe.ep_size", "expert parallel size, where the ranks don't say it; what they say"},
+};
+
 constexpr std::array kFiles = {
     Row{paths::kConfig, "the configuration: JSON with comments; unknown keys are refused"},
     Row{paths::kReleases, "one folder a release, never changed once made"},
@@ -143,14 +188,20 @@ std::string man_page(CLI::App& app) {
   for (auto* verb : app.get_subcommands({})) {
     if (verb->get_group().empty()) continue;
     out << ".SS " << roff(verb_usage(*verb)) << "\n" << roff(verb->get_description()) << ".\n";
-    if (!verb->get_footer().empty()) out << ".PP\n" << roff(verb->get_footer()) << "\n";
+    const std::string more = verb->get_footer();  // the program's own where the verb has none
+    if (!more.empty() && more != app.get_footer()) out << ".PP\n" << roff(more) << "\n";
     add_options(out, *verb);
   }
+  out << ".SH MODES\n";
+  add_rows(out, kModes);
   out << ".SH EXIT STATUS\n";
   add_rows(out, kExitCodes);
   out << ".SH CONFIGURATION\nThe smallest " << roff(paths::kConfig)
       << " for an engine that runs under systemd already:\n.PP\n.nf\n"
-      << roff(kSmallestConfiguration) << "\n.fi\n";
+      << roff(kSmallestConfiguration)
+      << "\n.fi\n.PP\nAll keys, and what they are where they are left out. Comments are allowed, a "
+         "comma before a closing bracket is not.\n";
+  add_rows(out, kKeys);
   out << ".SH FILES\n";
   add_rows(out, kFiles);
   out << ".SH EXAMPLES\n";

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 from dataclasses import dataclass, field
 
 from .bind import missing
@@ -76,8 +77,11 @@ def examine(folder: str) -> Engine:
 
 
 def _nearest(engine: Engine, known: list[dict[str, object]]) -> list[str]:
+    """Differences to the release that the engine is a build of, by its version; else to the one with the fewest."""
+    release = re.match(r"\d+\.\d+\.\d+", engine.version)
+    same = [other for other in known if release and other["version"] == release.group()]
     best: list[str] | None = None
-    for other in reversed(known):  # of two equally near ones the newer
+    for other in reversed(same or known):  # of two equally near ones the newer
         label = f"{other['engine']} {other['version']}"
         found = []
         for name, digest in sorted(engine.items.items()):
