@@ -127,8 +127,9 @@ class Batch:
         self.padded = padded
 
     def run(self) -> torch.Tensor:
-        """[real tokens, heads, 512] of the backend, in the mode in force."""
+        """[real tokens, heads, 512] of the backend, in the mode in force; NaN where nobody wrote."""
         backend = self.engine.rank.backend
+        self.batch._attn_output = torch.full((len(self.q), HEADS * 512), float("nan"), dtype=torch.float16)
         with torch.inference_mode():
             backend.init_forward_metadata(self.batch)
             if self.padded:

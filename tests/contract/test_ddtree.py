@@ -13,6 +13,7 @@ import pytest
 from contract_files import ROOT, library
 
 sys.path[:0] = [str(ROOT / "tests" / "patch"), str(ROOT / "sitecustomize")]
+import test_graphs  # noqa: E402
 from patch_rig import Rig, ask  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -66,6 +67,22 @@ engine.layer.attn_type = AttentionType.ENCODER_ONLY
 before = list(PATCH.counters.handed_back)
 d.Batch(engine, 15, [8], [16], seed=6).run()
 facts["draft"] = [i for i, (a, b) in enumerate(zip(before, PATCH.counters.handed_back)) if a != b]
+engine.layer.attn_type = AttentionType.DECODER
+"""
+# Warm-up, capture and replays of one graph, as test_graphs.py walks them: five requests, two of them padding.
+GRAPH = f"""
+import os
+batch = d.Batch(engine, *{SHAPES["tree 65"]!r}, seed=7, padded=2)
+PATCH.set_mode(f.ON)
+capture_mode.is_capture_mode = True
+facts["warm-up"] = d.errors(batch)
+capturing = True
+facts["capture"] = d.errors(batch)
+capture_mode.is_capture_mode = False
+for mode in (f.OFF, f.VALIDATE, f.ON):
+    PATCH.set_mode(mode)
+    facts[f"replay {{mode}}"] = d.errors(batch)
+facts["graphs"] = [[*key[:3], entry.broken] for key, entry in graphs._entries.items()]
 print(json.dumps(facts))
 """
 
@@ -80,7 +97,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict:
     RealRig.library_bytes = op.read_bytes()
     rig = RealRig(tmp_path_factory.mktemp("ddtree"))
     (rig.library.parent / "libkdtree.so").write_bytes(library("libkdtree.so").read_bytes())
-    return ask(rig, CODE, TORCHDYNAMO_DISABLE="1", OMP_NUM_THREADS="1", LD_LIBRARY_PATH=os.environ.get("LD_LIBRARY_PATH"))
+    return ask(rig, CODE + "import torch\n" + test_graphs.SETUP + GRAPH, TORCHDYNAMO_DISABLE="1", OMP_NUM_THREADS="1", LD_LIBRARY_PATH=os.environ.get("LD_LIBRARY_PATH"))
 
 
 CASES = [*SHAPES, "padding sees itself", "sum unknown", "captured"]
@@ -100,6 +117,13 @@ def test_every_call_was_kdtrees_to_answer_and_none_differed(facts: dict) -> None
     assert (counts["calls_kernel"], counts["calls_engine"]) == (len(CASES), 2 * len(CASES))
     assert (counts["compares"], counts["mismatches"], counts["longest_prefix"]) == (len(CASES), 0, 96)
     assert 0 < counts["max_ulp"] <= 4
+
+
+@pytest.mark.parametrize("step", ["warm-up", "capture", "replay 0", "replay 1", "replay 2"])
+def test_a_graph_of_65_nodes_with_padded_requests_answers_right_in_each_mode(facts: dict, step: str) -> None:
+    nodes, padding = facts[step]
+    assert nodes < TOLERANCE and padding < TOLERANCE
+    assert facts["graphs"] == [[5, 65, 2, False]]
 
 
 def test_the_mask_rules_the_tree_and_nothing_else(facts: dict) -> None:
