@@ -3,6 +3,7 @@
 
 #include "agent/gate/health_gate.h"
 #include "agent/util/interrupt.h"
+#include "agent/util/leftovers.h"
 
 namespace kdtree {
 namespace {
@@ -91,6 +92,7 @@ TransactionPorts host_ports(Context& context, const Config& config, long long ti
 Result<LockFile> begin_change(Context& context, const std::string& verb) {
   KDTREE_TRY(context.need_root(verb));
   KDTREE_TRY_ASSIGN(auto lock, LockFile::acquire(context.root, verb));
+  remove_leftovers(context.root);
   KDTREE_TRY_ASSIGN(auto cut_off, recovery_needed(context.root));
   if (!cut_off) return lock;
   KDTREE_TRY_ASSIGN(auto config, context.config());

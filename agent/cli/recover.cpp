@@ -4,6 +4,7 @@
 #include "agent/cli/change.h"
 #include "agent/cli/verbs.h"
 #include "agent/util/interrupt.h"
+#include "agent/util/leftovers.h"
 
 namespace kdtree {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 Result<ExitCode> run_recover(Context& context, bool boot) {
   KDTREE_TRY(context.need_root("recover"));
   KDTREE_TRY_ASSIGN(auto lock, LockFile::acquire(context.root, "recover"));
+  remove_leftovers(context.root);
   KDTREE_TRY_ASSIGN(auto needed, recovery_needed(context.root));
   if (!needed) {
     context.out.line("nothing had been cut off");

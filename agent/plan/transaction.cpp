@@ -187,6 +187,15 @@ HistoryEntry entry_of(const Plan& plan, const std::string& hash) {
   return entry;
 }
 
+// At boot a job for another unit waits for the boot, which waits for the recovery: what is enabled
+// comes by itself.
+Plan without_jobs(Plan plan) {
+  std::erase_if(plan.cleanup, [](const Step& step) {
+    return step.kind == StepKind::start_unit || step.kind == StepKind::stop_unit;
+  });
+  return plan;
+}
+
 }  // namespace
 
 Result<TransactionResult> apply(const Root& root, const Plan& plan, const TransactionPorts& ports) {
@@ -249,7 +258,8 @@ Result<RecoverResult> recover(const Root& root, RecoverWhen when, const Transact
   }
   const InterruptGuard guard;
   bool passed = false;
-  Change change(root, ports, plan, before, std::move(journal));
+  Change change(root, ports, when == RecoverWhen::boot ? without_jobs(plan) : plan, before,
+                std::move(journal));
   change.entry = entry_of(plan, plan_hash(plan));
   for (const json& record : records) {
     const auto is = record.value("is", "");

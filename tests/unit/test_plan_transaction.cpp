@@ -344,6 +344,16 @@ TEST_F(Transaction, KilledInItsCleanupTheChangeStays) {
                                                      "start kdtree-agent.service"}));
 }
 
+TEST_F(Transaction, RecoveryAtBootWaitsForNoOtherUnit) {
+  Facts f = facts();
+  f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
+  kill_at(folder, plan_of(f, kDeploy), 0, "start kdtree-agent.service");
+  const auto result = recover(folder.root(), RecoverWhen::boot, ports);
+  ASSERT_TRUE(result);
+  EXPECT_TRUE(result->forward);
+  EXPECT_EQ(manager.calls, (std::vector<std::string>{"enable kdtree-agent.service"}));
+}
+
 TEST_F(Transaction, CutOffAfterTheGateGoesForward) {
   const Facts f = install();
   const auto plan = plan_of(f, kValidate);

@@ -9,6 +9,7 @@
 
 #include "agent/util/atomic_file.h"
 #include "agent/util/clock.h"
+#include "agent/util/leftovers.h"
 #include "agent/util/lock_file.h"
 #include "agent/util/sha256.h"
 
@@ -174,6 +175,34 @@ TEST(Clock, KnowsThisProcess) {
   EXPECT_FALSE(process_start_ticks(0x3ffffff));
   EXPECT_EQ(boot_id().size(), 36u);
   EXPECT_EQ(utc_now().size(), 20u);
+}
+
+TEST_F(Files, LeftoversOfAKilledChangeGoAndNothingElse) {
+  const std::string units = "etc/systemd/system/";
+  const std::vector<std::string> stale = {
+      "var/lib/kdtree/.state.json.kdtree-12", units + "x.service.d/.60-kdtree.conf.kdtree-4194304",
+      units + ".x.service.kdtree-7", "opt/kdtree/releases/.staging-abc/release/lib.so"};
+  const std::vector<std::string> kept = {"var/lib/kdtree/state.json",
+                                         units + "x.service.d/60-kdtree.conf",
+                                         units + "x.service.d/.60-kdtree.conf.kdtree-12a",
+                                         units + "x.service.d/.kdtree-12",
+                                         "opt/kdtree/releases/abc/lib.so",
+                                         "elsewhere/.state.json.kdtree-12"};
+  for (const auto& path : stale) {
+    fs::create_directories((dir / path).parent_path());
+    put(path, "half");
+  }
+  for (const auto& path : kept) {
+    fs::create_directories((dir / path).parent_path());
+    put(path, "whole");
+  }
+  fs::create_directory_symlink(dir / "elsewhere", dir / (units + "linked.d"));
+  fs::create_symlink("/nowhere", dir / "opt/kdtree/.current.kdtree-12");
+  remove_leftovers(Root(dir));
+  for (const auto& path : stale) EXPECT_FALSE(fs::exists(dir / path)) << path;
+  for (const auto& path : kept) EXPECT_TRUE(fs::exists(dir / path)) << path;
+  EXPECT_FALSE(fs::is_symlink(dir / "opt/kdtree/.current.kdtree-12"));
+  EXPECT_FALSE(fs::exists(dir / "opt/kdtree/releases/.staging-abc"));
 }
 
 }  // namespace
