@@ -10,7 +10,7 @@ BUILD := build/$(PRESET)
 PYTHON = $(shell tests/env/setup.sh --print)/bin/python3
 export KDTREE_BUILD = $(CURDIR)/$(BUILD)
 
-.PHONY: help setup build test demo root check-format format tidy engine-report asan clean
+.PHONY: help setup build test demo root torture fuzz package check-format format tidy engine-report asan clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,7 @@ setup: ## install what the build and the tests need (idempotent; the only step t
 build: setup ## build everything: programs, kernel for sm_90 and sm_120, torch op, tests
 	KDTREE_PYTHON=$(PYTHON) cmake --preset $(PRESET)
 	cmake --build --preset $(PRESET) -j $(JOBS)
+	KDTREE_PYTHON=$(PYTHON) cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
 
 test: build ## all tests: unit, kernel, patch, real systemd host, demo
 	ctest --preset $(PRESET) -j $(JOBS) --timeout 600
@@ -31,6 +32,17 @@ demo: root build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a r
 
 root:
 	@[ "$$(id -u)" = 0 ] || { echo "demo: a throw-away systemd host needs root; what runs without it: make test (skips the host tests)" >&2; exit 3; }
+
+torture: root build ## every verb, stopped at every change in every way (hours); writes tests/host/results/torture.json
+	$(PYTHON) tests/torture/campaign.py --jobs $(JOBS) --record tests/host/results/torture.json $(TORTURE)
+
+FUZZ_SECONDS ?= 600
+fuzz: build ## each fuzzer for FUZZ_SECONDS; what it finds new goes into build/fuzz/found
+	$(PYTHON) tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS)
+
+package: setup ## the Debian package: build/release/kdtree_*.deb
+	KDTREE_PYTHON=$(PYTHON) cmake --preset release && cmake --build --preset release -j $(JOBS)
+	cpack --config build/release/CPackConfig.cmake -B build/release && rm -rf build/release/_CPack_Packages
 
 check-format: ## clang-format, as CI checks it
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format --dry-run --Werror

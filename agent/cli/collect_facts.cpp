@@ -157,7 +157,8 @@ Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth d
       facts.agent_unit = std::move(*file);
   KDTREE_TRY_ASSIGN(auto recover, services->unit(kRecoverUnit));
   facts.recover_unit = recover.exists();
-  facts.recover_enabled = recover.unit_file_state == "enabled";
+  facts.recover_enabled =
+      recover.unit_file_state == "enabled" || recover.unit_file_state == "static";
   if (depth == FactsDepth::building) KDTREE_TRY(collect_for_building(context, config, facts));
   for (const auto& path : planned_paths(config)) {
     KDTREE_TRY_ASSIGN(facts.files[path], read_image(context.root(path)));

@@ -49,8 +49,14 @@ _FOLDERS = "d /run/test-engine 0755 root root\nd /var/lib/sglang 0755 sglang sgl
 
 def host_layer(layer: Path, *, fake_gpus: bool = True) -> Path:
     """Makes `layer`, what lies over the image: kdtree's package, the fake driver with eight GPUs, the engine's user."""
+    engine_layer(layer, fake_gpus=fake_gpus)
+    return install(layer)
+
+
+def engine_layer(layer: Path, *, fake_gpus: bool = True) -> Path:
+    """The same without kdtree's package: what an engine's host has before kdtree comes."""
     layer.mkdir()
-    install(layer)
+    layer.chmod(0o755)
     if fake_gpus:
         add_fake_nvml(layer)
     for name, text in (("usr/lib/sysusers.d/test-engine.conf", _USER), ("usr/lib/tmpfiles.d/test-engine.conf", _FOLDERS)):
@@ -75,13 +81,15 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 class KdtreeHost(Machine):
     """The machine with what a kdtree test asks of it."""
 
-    def __init__(self, layers: Sequence[Path], binds: Sequence[Bind] = (), *, stand_in_kernel: bool = True) -> None:
-        """`stand_in_kernel`: the light engine's kernel sources instead of the installed ones (its README says why)."""
+    def __init__(self, layers: Sequence[Path], binds: Sequence[Bind] = (), *, stand_in_kernel: bool = True,
+                 options: Sequence[str] = ()) -> None:
+        """`stand_in_kernel`: the light engine's kernel sources instead of the installed ones (its README says why).
+        `options`: more arguments for systemd-nspawn."""
         engine = REPOSITORY / "tests" / "engine"
         shown = [Bind(engine, ENGINE), *binds]
         if stand_in_kernel:
             shown.append(Bind(engine / "light" / "kernel", "/usr/share/kdtree/kernel"))
-        super().__init__(layers=layers, binds=shown)
+        super().__init__(layers=layers, binds=shown, options=options)
 
     def ctl(self, *args: str, timeout: float = 120, env: Mapping[str, str] | None = None, user: str | None = None,
             input: str | None = None) -> Completed:

@@ -15,6 +15,7 @@ import fcntl
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,13 +27,21 @@ from typing import Iterator, Mapping, Sequence
 from image import HostError, ensure_image
 
 BOOT_TIMEOUT_S = 60
+# Nothing reaches the disk that was not synced: no flush of a renamed file's data, no commit by the clock.
+DISK_OPTIONS = "noauto_da_alloc,commit=3600"
+# For a container with users of its own: all files change hands, and only that is written.
+GIVEN_AWAY = "metacopy=on,redirect_dir=on,"
+FS_IOC_SHUTDOWN, WITHOUT_LOG_FLUSH = 0x8004587D, 2
 PREFIX = "kdtree-host-"
 
 # PID 1 of an own PID namespace, so that killing it kills the whole host; the overlay is mounted in an own mount
-# namespace, so that nothing remains mounted. Arguments: lower, upper, work, merged, then systemd-nspawn's.
+# namespace, so that nothing remains mounted. Arguments: lower, the folder for what the host writes, merged, the disk to
+# mount on that folder or "", then systemd-nspawn's.
 _BOOT = r"""
-mount -t overlay overlay -o "lowerdir=$1,upperdir=$2,workdir=$3" "$4" || exit 1
-root=$4; shift 4
+if [ -n "$4" ]; then mount -t ext4 -o "loop,$KDTREE_DISK_OPTIONS" "$4" "$2" || exit 1; fi
+mkdir -p "$2/upper" "$2/work" && chmod 755 "$2/upper" || exit 1
+mount -t overlay overlay -o "${KDTREE_OVERLAY}lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$3" || exit 1
+root=$3; shift 4
 systemd-nspawn -D "$root" -b --register=no --keep-unit --private-network --console=passive "$@"
 """
 
@@ -94,6 +103,7 @@ class Machine:
     layers: Sequence[Path] = ()
     name: str = "throwaway"
     options: Sequence[str] = ()  # more arguments for systemd-nspawn
+    disk: Path | None = None  # an ext4 image (`make_disk`) that what the host writes lies on; it can lose its power
     leader: int = 0  # PID of its systemd, seen from outside
     _supervisor: subprocess.Popen | None = None
     _scratch: "Scratch | None" = None
@@ -113,6 +123,12 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kill()
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
+
+    def _kill(self) -> None:
         if self._supervisor is not None:
             self._supervisor.kill()  # its child is PID 1 of the namespace that everything else lives in
             self._supervisor.wait()
@@ -120,9 +136,25 @@ class Machine:
         self.leader = 0
         for group in self._cgroups:
             _remove_cgroup(group)
-        if self._scratch is not None:
-            self._scratch.remove()
-            self._scratch = None
+
+    def cut_power(self) -> None:
+        """The disk takes nothing any more, its own log included; the host is gone a moment later."""
+        written = f"/proc/{self._supervisor.pid}/root{self._scratch.folder}/written"
+        disk = os.open(written, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(disk, FS_IOC_SHUTDOWN, struct.pack("=I", WITHOUT_LOG_FLUSH))
+        finally:
+            os.close(disk)
+        self._kill()
+        deadline = time.monotonic() + BOOT_TIMEOUT_S
+        while subprocess.run(["losetup", "-j", self.disk], capture_output=True, text=True).stdout:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.disk} is still in use after its host was killed")
+            time.sleep(0.02)
+
+    def boot_again(self) -> None:
+        """After `cut_power`: the same disk, as it is now."""
+        self._boot(ensure_image())
 
     def power_off(self, keep: Path | None = None) -> None:
         """Shuts the host down in good order; `keep` (new, on the same disk) gets what it wrote: a layer for other hosts."""
@@ -132,14 +164,13 @@ class Machine:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the host did not shut down in {BOOT_TIMEOUT_S} s") from None
         if keep is not None:
-            (self._scratch.folder / "upper").rename(keep)
+            (self._scratch.folder / "written" / "upper").rename(keep)
         self.__exit__()
 
     def _boot(self, image: Path) -> None:
         folder = self._scratch.folder
-        for name in ("upper", "work", "merged"):
-            (folder / name).mkdir()
-        (folder / "upper").chmod(0o755)
+        for name in ("written", "merged"):
+            (folder / name).mkdir(exist_ok=True)
         # The folder's name is the cgroup's too, so that a sweep can tell whose it is.
         self._cgroups = [base / folder.name for base in _own_cgroups()]
         for group in self._cgroups:
@@ -151,11 +182,13 @@ class Machine:
 
         argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
                 "--propagation", "private", "sh", "-c", _BOOT, "boot", ":".join(map(str, [*self.layers, image])),
-                str(folder / "upper"), str(folder / "work"), str(folder / "merged"), f"--machine={self.name}",
+                str(folder / "written"), str(folder / "merged"), str(self.disk or ""), f"--machine={self.name}",
                 *self.options, *[bind.argument() for bind in self.binds]]
         with open(folder / "console", "w") as console:
             self._supervisor = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
-                                                start_new_session=True, preexec_fn=enter_cgroups)
+                                                start_new_session=True, preexec_fn=enter_cgroups,
+                                                env={**os.environ, "KDTREE_DISK_OPTIONS": DISK_OPTIONS,
+                                                     "KDTREE_OVERLAY": GIVEN_AWAY if "-U" in self.options else ""})
         deadline = time.monotonic() + BOOT_TIMEOUT_S
         while not self._booted():
             if self._supervisor.poll() is not None or time.monotonic() > deadline:
@@ -209,9 +242,13 @@ class Machine:
 
     def write(self, inside: str, text: str, mode: int = 0o644) -> None:
         file = self.path(inside)
+        missing = [folder for folder in file.parents if not folder.exists()]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(mode)
+        root = self.path("/").stat().st_uid  # not 0 in a container with users of its own
+        for path in (*missing, file):
+            os.chown(path, root, root)
 
     def systemctl(self, *args: str, timeout: float = 60) -> Completed:
         return self.run(["systemctl", *args], timeout=timeout)
@@ -241,6 +278,14 @@ class Machine:
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {timeout} s: {what}")
             time.sleep(0.05)
+
+
+def make_disk(image: Path, megabytes: int = 512) -> Path:
+    """An empty ext4 filesystem in a sparse file."""
+    with open(image, "xb") as file:
+        file.truncate(megabytes << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    return image
 
 
 class Scratch:
