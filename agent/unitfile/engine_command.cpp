@@ -83,7 +83,7 @@ std::string EngineCommand::text_at(std::size_t at) const {
 }
 
 Status EngineCommand::refuse(const std::string& why, const std::string& hint) const {
-  return fail(ExitCode::refused, "ExecStart= of the engine " + why, hint);
+  return fail(ExitCode::refused, "ExecStart= of the engine " + shown(why), shown(hint));
 }
 
 Status EngineCommand::understand() {
@@ -271,7 +271,8 @@ Result<std::optional<double>> EngineCommand::mem_fraction() const {
   double fraction = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), fraction);
   if (parsed.ec != std::errc{} || parsed.ptr != value.data() + value.size())
-    return fail(ExitCode::refused, "ExecStart= of the engine gives " + name + " as '" + value + "'",
+    return fail(ExitCode::refused,
+                "ExecStart= of the engine gives " + name + " as '" + shown(value) + "'",
                 "write the number itself there");
   return fraction;
 }

@@ -95,7 +95,7 @@ Result<std::vector<Word>> split_words(std::string_view value) {
       const char c = value[at];
       if (c == '\\') {
         if (at + 1 == value.size())
-          return fail(ExitCode::usage, "a backslash at the end of: " + std::string(value));
+          return fail(ExitCode::usage, "a backslash at the end of: " + shown(value));
         const std::size_t took = read_escape(value.substr(at + 1), word.text);
         if (took == 0) word.text += {c, value[at + 1]};
         at += took == 0 ? 1 : took;
@@ -107,7 +107,7 @@ Result<std::vector<Word>> split_words(std::string_view value) {
         word.text += c;
       }
     }
-    if (quote != 0) return fail(ExitCode::usage, "a quote is left open in: " + std::string(value));
+    if (quote != 0) return fail(ExitCode::usage, "a quote is left open in: " + shown(value));
     word.raw = value.substr(begin, at - begin);
     words.push_back(std::move(word));
   }
@@ -162,11 +162,20 @@ Result<std::string> literal_of_exec(std::string_view text) {
       ++at;
     } else if (c == '%' ||
                (at + 1 < text.size() && (text[at + 1] == '{' || is_name_start(text[at + 1])))) {
-      return fail(ExitCode::usage, "'" + std::string(text) + "' depends on " +
+      return fail(ExitCode::usage, "'" + shown(text) + "' depends on " +
                                        (c == '%' ? "a specifier" : "the environment"));
     }
   }
   return literal;
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 300;
+  std::string line(text.substr(0, kMost));
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  if (text.size() > kMost) line += "...";
+  return line;
 }
 
 std::vector<std::string> referenced_variables(std::string_view text) {

@@ -43,6 +43,9 @@ bool has_specifier(std::string_view text);
 // `%%` and `$$` undone. Errors: usage where it holds a real `%x` or `$x`.
 Result<std::string> literal_of_exec(std::string_view text);
 
+// `text` for a message: one line, at most 300 bytes, control characters as '?'.
+std::string shown(std::string_view text);
+
 // Names of the variables that `$VAR` and `${VAR}` in a Word::text refer to.
 std::vector<std::string> referenced_variables(std::string_view text);
 

@@ -114,6 +114,15 @@ TEST(EngineCommand, FlagsOfPythonItselfAreNotTouched) {
   EXPECT_EQ(command.text(), "/p/python3 -X utf8 s.py");
 }
 
+TEST(EngineCommand, ARefusalIsOneLineWhateverTheWordsHold) {
+  for (const std::string_view text :
+       {"\"/p/a\\nb\" -m x", "/p/python3 -m \"x\\ny\"", "/p/python3 \"a\\x1bb"}) {
+    const auto command = EngineCommand::parse(text);
+    ASSERT_FALSE(command) << text;
+    EXPECT_EQ(command.error().what.find_first_of("\n\x1b"), std::string::npos) << text;
+  }
+}
+
 TEST(EngineCommand, NamesTheVariablesThatMayHideFlags) {
   EXPECT_EQ(parsed("/p/python3 s.py $OPTS --x ${Y}").variables(),
             (std::vector<std::string>{"OPTS", "Y"}));

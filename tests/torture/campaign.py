@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every verb, stopped at every change in every way: `make torture`.
+
+    campaign.py [--scenes a,b] [--faults kill,cut] [--seed 1] [--minutes 0] [--jobs 2] [--record FILE] [--runs FILE]
+
+--minutes ends it early (0: when all is run); runs come in an order drawn from --seed, so a part is a sample of all.
+Prints "N points x M faults, K inconsistent" and each inconsistent run; exit status 1 where there is one."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Iterator, Sequence
+
+from faults import AFTER_END, FAULTS, Outcome, faults_of, run
+from kdtree_host import host_layer
+from machine import Scratch, make_disk
+from scenes import VERBS, Scene, Stage
+from torture_host import Point, TortureHost
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORD = REPOSITORY / "tests" / "host" / "results" / "torture.json"
+ALL_FAULTS = tuple(dict.fromkeys(fault for kind in FAULTS.values() for fault in kind))
+
+
+@dataclass
+class Task:
+    scene: Scene
+    point: Point
+    fault: str
+
+
+def tasks_of(scenes: Sequence[Scene], faults: Sequence[str], seed: int) -> list[Task]:
+    """All of them, in an order drawn from `seed`."""
+    tasks = [Task(scene, point, fault) for scene in scenes for point in (*scene.points, AFTER_END)
+             for fault in faults_of(point) if fault in faults]
+    random.Random(seed).shuffle(tasks)
+    return tasks
+
+
+class Bench:
+    """One worker's hosts: one for what needs no reboot, one on a disk of its own for power cuts. A host that a run left
+    unusable is replaced."""
+
+    def __init__(self, layer: Path, folder: Path) -> None:
+        self._layer, self._folder = layer, folder
+        self._hosts: dict[bool, TortureHost] = {}
+        self._made = 0
+
+    def host(self, with_disk: bool) -> TortureHost:
+        if with_disk not in self._hosts:
+            self._made += 1
+            disk = make_disk(self._folder / f"disk-{self._made}") if with_disk else None
+            host = TortureHost([self._layer], disk)
+            host.__enter__()
+            host.prepare()
+            host.sync()
+            self._hosts[with_disk] = host
+        return self._hosts[with_disk]
+
+    def run(self, task: Task) -> Outcome:
+        with_disk = task.fault == "cut"
+        try:
+            return run(self.host(with_disk), task.scene, task.point, task.fault)
+        except (AssertionError, OSError, TimeoutError, RuntimeError) as error:
+            self.drop(with_disk)
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            return Outcome(task.scene.name, str(task.point), task.fault, True, None, (f"the run broke off: {said[0]}",))
+
+    def drop(self, with_disk: bool) -> None:
+        with contextlib.suppress(KeyError):
+            host = self._hosts.pop(with_disk)
+            host.__exit__()
+            if host.disk is not None:
+                host.disk.unlink()
+
+    def close(self) -> None:
+        for with_disk in (False, True):
+            self.drop(with_disk)
+
+
+@dataclass
+class Tally:
+    """What was run. Points are (scene, point) pairs of which at least one fault was run."""
+
+    points: set[tuple[str, str]] = field(default_factory=set)
+    faults: set[str] = field(default_factory=set)
+    runs: int = 0
+    unreached: int = 0
+    inconsistent: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        if not outcome.hit:
+            self.unreached += 1
+            return
+        self.runs += 1
+        self.points.add((outcome.scene, outcome.point))
+        self.faults.add(outcome.fault)
+        if outcome.broken:
+            self.inconsistent.append(outcome)
+
+    def line(self) -> str:
+        return f"{len(self.points)} points × {len(self.faults)} faults, {len(self.inconsistent)} inconsistent ({self.runs} runs)"
+
+
+def text_of(outcome: Outcome) -> str:
+    ended = "killed" if outcome.rc is None else f"exit {outcome.rc}"
+    return f"{outcome.scene} | {outcome.point} | {outcome.fault} | {ended}: " + "; ".join(outcome.broken)
+
+
+def _work(layer: Path, folder: Path, tasks: "multiprocessing.Queue", outcomes: "multiprocessing.Queue", until: float) -> None:
+    folder.mkdir()
+    bench = Bench(layer, folder)
+    try:
+        while time.monotonic() < until:
+            task = tasks.get()
+            if task is None:
+                break
+            outcomes.put(bench.run(task))
+    finally:
+        bench.close()
+        outcomes.put(None)
+
+
+def outcomes_of(layer: Path, folder: Path, tasks: Sequence[Task], jobs: int, until: float) -> Iterator[Outcome]:
+    """Runs `tasks` on `jobs` benches, until time.monotonic() reaches `until`."""
+    context = multiprocessing.get_context("fork")
+    waiting, done = context.Queue(), context.Queue()
+    for task in [*tasks, *[None] * jobs]:
+        waiting.put(task)
+    workers = [context.Process(target=_work, args=(layer, folder / f"bench-{i}", waiting, done, until)) for i in range(jobs)]
+    for worker in workers:
+        worker.start()
+    running = jobs
+    while running:
+        outcome = done.get()
+        if outcome is None:
+            running -= 1
+        else:
+            yield outcome
+    waiting.cancel_join_thread()
+    for worker in workers:
+        worker.join()
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenes", default=",".join(VERBS))
+    parser.add_argument("--faults", default=",".join(ALL_FAULTS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--runs", type=Path, help="a JSON line for each run")
+    options = parser.parse_args()
+    until = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:6.0f} s] {text}", flush=True)
+
+    scratch = Scratch()
+    tally = Tally()
+    try:
+        layer = host_layer(scratch.folder / "package")
+        with TortureHost([layer]) as host:
+            host.prepare()
+            scenes = Stage(host).scenes(options.scenes.split(","), say)
+        tasks = tasks_of(scenes, options.faults.split(","), options.seed)
+        say(f"{len(tasks)} runs to make")
+        with open(options.runs or "/dev/null", "w") as log:
+            for outcome in outcomes_of(layer, scratch.folder, tasks, options.jobs, until):
+                tally.add(outcome)
+                log.write(json.dumps(asdict(outcome)) + "\n")
+                log.flush()
+                if outcome.broken:
+                    say("INCONSISTENT " + text_of(outcome))
+                elif tally.runs % 50 == 0:
+                    say(f"{tally.runs} of {len(tasks)}: {tally.line()}")
+    finally:
+        scratch.remove()
+    say(tally.line() + (f", {tally.unreached} points not reached" if tally.unreached else ""))
+    if options.record:
+        options.record.parent.mkdir(parents=True, exist_ok=True)
+        options.record.write_text(json.dumps({
+            "points": len(tally.points), "faults": sorted(tally.faults), "runs": tally.runs, "planned": len(tasks),
+            "inconsistent": len(tally.inconsistent), "commit": _commit(),
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}, indent=1) + "\n")
+    return 1 if tally.inconsistent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

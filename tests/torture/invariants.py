@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold of a host before and after recovery, whatever happened to a change. Each check returns the broken rules, a
+line each; none = the host is consistent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torture_host import DROP_IN, HEALTH, TortureHost
+from tree import Entry, Tree
+
+STATE = "/var/lib/kdtree/state.json"
+JOURNAL = "/var/lib/kdtree/journal/"
+RELEASES = "/opt/kdtree/releases"
+LEFTOVER = re.compile(r"/\.[^/]*(\.kdtree-\d+|staging|damaged|partial|tmp)[^/]*$")
+NOTHING = {"release": "", "mode": "off", "cold": False}
+KILLED = None
+DONE, REFUSED, ROLLED_BACK, ROLLBACK_FAILED, LOCKED = 0, 3, 4, 5, 6
+
+
+@dataclass(frozen=True)
+class View:
+    """What is in force: files outside of history, and what state.json says."""
+
+    files: tuple[tuple[str, Entry], ...]
+    current: tuple[tuple[str, Any], ...]
+    good: str
+    trial: bool
+
+    def differs_from(self, other: "View") -> str:
+        mine, theirs = dict(self.files), dict(other.files)
+        paths = sorted(path for path in {**mine, **theirs} if mine.get(path) != theirs.get(path))
+        said = [name for name in ("current", "good", "trial") if getattr(self, name) != getattr(other, name)]
+        return ", ".join(paths + [f"state.json: {name} is {getattr(self, name)}" for name in said])
+
+
+class Damaged(Exception):
+    """state.json can't be read."""
+
+
+def state_of(taken: Tree) -> dict[str, Any]:
+    if STATE not in taken:
+        return {"current": NOTHING, "good": None, "trial": False}
+    try:
+        return json.loads(taken[STATE].held)
+    except ValueError as error:
+        raise Damaged(f"{STATE} is damaged: {error}") from None
+
+
+def view_of(taken: Tree) -> View:
+    """Raises Damaged. Releases and history are not part of it: both may have grown."""
+    state = state_of(taken)
+    files = tuple(sorted((path, entry) for path, entry in taken.items()
+                         if not path.startswith(("/var/lib/kdtree", RELEASES)) and path != "/opt/kdtree"))
+    return View(files, tuple(sorted(state["current"].items())), json.dumps(state["good"]), state["trial"])
+
+
+def before_recovery(taken: Tree, old: Tree, new: Tree) -> list[str]:
+    """At any moment: each file that serves is whole, the old one or the new one."""
+    broken = []
+    for path in sorted({**old, **new}):
+        if path.startswith(("/var/lib/kdtree", RELEASES)) or _is_directory(path, old, new):
+            continue
+        if taken.get(path) not in (old.get(path), new.get(path)):
+            broken.append(f"{path} is neither the old nor the new one")
+    if STATE in taken:
+        try:
+            state_of(taken)
+        except Damaged as error:
+            broken.append(str(error))
+    return broken
+
+
+def _is_directory(path: str, *trees: Tree) -> bool:
+    return any(path in tree and tree[path].is_directory for tree in trees)
+
+
+def after_recovery(host: TortureHost, taken: Tree, old: View, new: View, *, rc: int | None, passed: bool | None,
+                   said: str = "") -> list[str]:
+    """`rc`: what the interrupted verb exited with. `passed`: its journal said that the change was in force, None: not known.
+    `said`: what it wrote to stderr."""
+    broken = [f"left over: {path}" for path in sorted(taken) if LEFTOVER.search(path)]
+    if not host.is_closed():
+        broken.append("the journal is still open")
+    try:
+        view = view_of(taken)
+    except Damaged as error:
+        return broken + [str(error)]
+    if rc == DONE and "note: " in said:  # what comes after the gate may fail, if that is said
+        view, old, new = (_without_agent(each) for each in (view, old, new))
+    broken += _which(view, old, new, rc, passed)
+    broken += [] if rc == DONE and "note: removing /opt/kdtree" in said else _damaged_releases(taken)
+    broken += _engine(host, taken, dict(view.current))
+    broken += _said(host, dict(view.current))
+    return broken
+
+
+def _without_agent(view: View) -> View:
+    files = tuple(item for item in view.files if not item[0].endswith("/kdtree-agent.service") and not item[1].is_directory)
+    return View(files, view.current, view.good, view.trial)
+
+
+def _which(view: View, old: View, new: View, rc: int | None, passed: bool | None) -> list[str]:
+    if view == old:
+        found = "old"
+    elif view == new:
+        found = "new"
+    elif rc == ROLLBACK_FAILED and dict(view.current)["cold"] and not view.trial:
+        return []  # the last way out, and said to be
+    else:
+        return [f"neither old nor new; old differs in: {view.differs_from(old)}; new differs in: {view.differs_from(new)}"]
+    if old == new:
+        return []
+    allowed = {DONE: {"new"}, REFUSED: {"old"}, ROLLED_BACK: {"old"}, ROLLBACK_FAILED: {"old", "new"},
+               KILLED: {"old", "new"} if passed is None else {"new"} if passed else {"old"}}
+    if rc not in allowed:
+        return [f"exit status {rc} is none that an interrupted change may have"]
+    return [] if found in allowed[rc] else [f"the {found} state is in force after exit status {rc}, passed {passed}"]
+
+
+def _damaged_releases(taken: Tree) -> list[str]:
+    broken = []
+    for path in [path for path in taken if path.startswith(RELEASES + "/") and path.count("/") == RELEASES.count("/") + 1]:
+        manifest = taken.get(path + "/manifest.json")
+        if manifest is None:
+            broken.append(f"{path} has no manifest")
+            continue
+        for name, digest in json.loads(manifest.held)["files"].items():
+            file = taken.get(f"{path}/{name}")
+            if file is None or not isinstance(file.held, bytes) or hashlib.sha256(file.held).hexdigest() not in str(digest):
+                broken.append(f"{path}/{name} is not what the manifest lists")
+    return broken
+
+
+def _engine(host: TortureHost, taken: Tree, current: dict[str, Any]) -> list[str]:
+    """It serves, in the mode that drop-in, state.json and control file agree on."""
+    broken = []
+    unit = host.engine("ActiveState", "NeedDaemonReload", "DropInPaths")
+    status = host.http(HEALTH)[0]
+    if unit["ActiveState"] != "active" or status != 200:
+        return [f"the engine does not serve: unit {unit['ActiveState']}, HTTP {status}"]
+    if unit["NeedDaemonReload"] != "no":
+        broken.append("systemd has not loaded what is on the disk")
+    patched = bool(current["release"]) and not current["cold"]
+    wanted = current["mode"] if patched else None
+    drop_in = taken.get(DROP_IN)
+    written = re.search(r"KDTREE_VERIFY=(\w+)", drop_in.held.decode()) if drop_in and drop_in.held else None
+    if (written[1] if written else None) != wanted:
+        broken.append(f"state.json says {wanted}, the drop-in says {written and written[1]}")
+    if (DROP_IN in unit["DropInPaths"].split()) != (drop_in is not None):
+        broken.append(f"systemd's drop-ins are {unit['DropInPaths'] or 'none'}")
+    running = host.engine_mode()
+    if running != wanted:
+        broken.append(f"state.json says {wanted}, the engine runs in {running}")
+    if host.control_mode() not in (None, wanted):
+        broken.append(f"state.json says {wanted}, the control file {host.control_mode()}")
+    if patched and (link := taken.get("/opt/kdtree/current")) is not None and not str(link.held).endswith(current["release"]):
+        broken.append(f"state.json says release {current['release']}, current is {link.held}")
+    return broken
+
+
+def _said(host: TortureHost, current: dict[str, Any]) -> list[str]:
+    """`kdtreectl status` says the same, and has nothing to object."""
+    done = host.ctl("status", "--json")
+    try:
+        said = json.loads(done.out)
+    except ValueError:
+        return [f"status --json exits {done.rc} without JSON: {done.err.strip()}"]
+    broken = [f"status: drift, {line['kind']}: {line['text']}" for line in said["drift"]]
+    if done.rc != 0 and not broken:
+        broken.append(f"status exits {done.rc}: {done.err.strip()}")
+    if said["trial"] or (said["release"] or "") != current["release"] or said["cold"] != current["cold"]:
+        broken.append(f"status says release {said['release']}, cold {said['cold']}, trial {said['trial']}")
+    return broken
+
+
+def journal_passed(taken: Tree) -> bool | None:
+    """Whether the open journal says that the change had passed its gate; None: there is no open journal."""
+    entry = taken.get(JOURNAL + "active")
+    if entry is None:
+        return None
+    whole = [line for line in (entry.held or b"").split(b"\n")[:-1] if line]
+    return any(b'"is":"passed"' in line and line[:16].decode() == hashlib.sha256(line[17:]).hexdigest()[:16] for line in whole)

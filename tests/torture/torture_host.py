@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A throw-away host for thousands of runs: an engine of two ranks, kdtreectl stopped where one wants, folders that are put
+back in place of a reboot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "host"))
+
+from kdtree_host import CONFIG, FAULT, HEALTH, PYTHON, UNIT, KdtreeHost, engine_unit, merged  # noqa: E402
+from kdtree_patch.stats import StatsError, read_stats  # noqa: E402
+from machine import Bind, Completed  # noqa: E402
+from package import build_folder  # noqa: E402
+
+import tree  # noqa: E402
+
+RANKS = 2
+DROP_IN = f"/etc/systemd/system/{UNIT}.d/60-kdtree.conf"
+CONTROL = "/run/kdtree/control"
+# What kdtreectl may change on a disk.
+FOLDERS = ("/etc/systemd/system", "/etc/kdtree", "/opt/kdtree", "/var/lib/kdtree")
+TOOLS = "/opt/torture"  # stop_at and the planted bugs, read-only
+LOG = "/run/torture.log"
+MODES = ("off", "validate", "on")
+# Calls that may need another block.
+GROWING = {"openat", "open", "creat", "write", "pwrite64", "writev", "mkdir", "mkdirat", "symlink", "symlinkat", "link", "linkat",
+           "rename", "renameat", "renameat2", "fsync", "fdatasync", "fallocate", "sendfile", "copy_file_range"}
+COMMAND = (f"{PYTHON} -m sglang.launch_server --model-path /models/kimi-k2.6 --tp-size {RANKS} --port 30000 "
+           "--attention-backend triton --steps-per-second 20 --mem-fraction-static 0.94")
+SETTINGS: dict[str, Any] = {"engine": {"ranks": RANKS}, "deadlines": {"healthy_s": 20, "stop_s": 10, "stable_s": 0}}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One call of a run that changes something: its number there, the call, what it is about."""
+
+    number: int
+    call: str
+    about: str
+
+    @property
+    def on_bus(self) -> bool:
+        return self.call in ("sendmsg", "sendto", "writev") and not self.about.startswith(("/", "POST"))
+
+    @property
+    def takes_space(self) -> bool:
+        """Can it fail for want of space on a disk?"""
+        return self.call in GROWING and not self.about.startswith(("/run/", "/proc/"))
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.call} {self.about}"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a run under stop_at ended. `rc` None: killed. `hit`: the point was reached."""
+
+    rc: int | None
+    out: str
+    err: str
+    points: tuple[Point, ...]
+    hit: bool
+
+
+class TortureHost(KdtreeHost):
+    def __init__(self, layers: Sequence[Path], disk: Path | None = None) -> None:
+        tools = build_folder() / "tests" / "torture"
+        super().__init__(layers=layers, binds=[Bind(tools, TOOLS)])
+        self.disk = disk
+
+    def prepare(self) -> None:
+        """Configuration, a running engine that boots with the host, nothing of kdtree deployed."""
+        self.configure(**SETTINGS)
+        self.install_engine(engine_unit(COMMAND))
+        self.systemctl("enable", UNIT).check()
+
+    # The host's folders.
+
+    def take(self) -> tree.Tree:
+        return tree.take(self.path("/"), FOLDERS)
+
+    def put(self, wanted: tree.Tree) -> bool:
+        return tree.put(self.path("/"), FOLDERS, wanted)
+
+    def sync(self) -> None:
+        """Everything that was written so far survives a power cut."""
+        self.run(["sync", "-f", "/var/lib"]).check()
+
+    def restart_engine(self) -> None:
+        """The engine anew, from the files that are there, in the mode that they say."""
+        self.fault()
+        self.systemctl("stop", UNIT).check()
+        self.path(CONTROL).unlink(missing_ok=True)
+        self.systemctl("daemon-reload").check()
+        self.systemctl("reset-failed", UNIT)
+        self.systemctl("start", UNIT).check()
+        self.wait_healthy()
+
+    # The engine, as it is.
+
+    def engine_mode(self) -> str | None:
+        """The mode that every rank is in; None where the engine runs without kdtree; "mixed" where ranks differ or are
+        silent."""
+        environment = self.environment()
+        if "KDTREE_VERIFY" not in environment:
+            return None
+        modes = {MODES[values["mode"]] for values in self.ranks().values() if values["patch_state"] == 1}
+        return modes.pop() if len(modes) == 1 and len(self.ranks()) == RANKS else "mixed"
+
+    def control_mode(self) -> str | None:
+        """What the control file asks the ranks for; None: there is none."""
+        if not self.path(CONTROL).exists():
+            return None
+        return MODES[int.from_bytes(self.path(CONTROL).read_bytes()[12:16], "little")]
+
+    # kdtreectl, stopped.
+
+    def traced(self, argv: Sequence[str], *, at: int = 0, fault: str = "", extra: Sequence[str] = (),
+               preload: str = "", timeout: float = 120) -> Stopped:
+        """Runs kdtreectl to its end, or into `fault` at its `at`-th change; `extra` is for stop_at."""
+        done = self.run(self._command(argv, at, fault, extra), timeout=timeout, env=_preloaded(preload))
+        return self._stopped(done.rc, done.out, done.err)
+
+    def hold(self, argv: Sequence[str], at: int, extra: Sequence[str] = (), preload: str = "") -> "Held":
+        """Starts kdtreectl and waits until it is held before its `at`-th change, or has ended before."""
+        job = self.start(self._command(argv, at, "hold", extra), stdin=subprocess.PIPE, env=_preloaded(preload))
+        return Held(self, job, job.stdout.readline().strip() == "held")
+
+    def _command(self, argv: Sequence[str], at: int, fault: str, extra: Sequence[str]) -> list[str]:
+        where = ["--at", str(at), "--fault", fault] if at else []
+        return [f"{TOOLS}/stop_at", "--log", LOG, *where, *extra, "--", "kdtreectl", *argv]
+
+    def _stopped(self, rc: int, out: str, err: str) -> Stopped:
+        points, hit = [], False
+        for line in self.read(LOG).splitlines():
+            number, _, rest = line.partition(" ")
+            if number == "hit":
+                hit = True
+                continue
+            call, _, about = rest.partition(" ")
+            points.append(Point(int(number), call, about))
+        return Stopped(None if rc == 137 else rc, out, err, tuple(points), hit)
+
+    def is_closed(self) -> bool:
+        return not self.path("/var/lib/kdtree/journal/active").exists()
+
+
+class Held:
+    """A kdtreectl that stands still before a change, or has ended without coming to it (`there` is False)."""
+
+    def __init__(self, host: TortureHost, job: subprocess.Popen, there: bool) -> None:
+        self._host, self._job, self.there = host, job, there
+
+    def kill(self) -> Stopped:
+        out, err = self._job.communicate("\n" if self.there else None, timeout=60)
+        return self._host._stopped(self._job.returncode, out, err)
+
+    def forget(self) -> None:
+        """After the host has gone."""
+        self._job.kill()
+        self._job.communicate()
+
+
+def _preloaded(library: str) -> dict[str, str]:
+    return {"LD_PRELOAD": f"{TOOLS}/{library}"} if library else {}
