@@ -54,8 +54,7 @@ tidy: setup ## clang-tidy, findings are errors
 	KDTREE_PYTHON=$(PYTHON) cmake --preset tidy && cmake --build --preset tidy -j $(JOBS)
 
 engine-report: setup ## what kdtree would find in SGLang's newest release (fetches its source, 39 MB)
-	@tests/env/setup.sh --newest-source >/dev/null
-	@$(PYTHON) tests/contract/engine_report.py
+	@newest=$$(tests/env/setup.sh --newest-source) && $(PYTHON) tests/contract/engine_report.py "$$newest"
 
 asan: setup ## unit tests under the address and undefined-behaviour sanitizers
 	KDTREE_PYTHON=$(PYTHON) cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan

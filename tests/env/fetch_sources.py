@@ -2,8 +2,8 @@
 """Fetches SGLang's source, without installing it: python3 fetch_sources.py FOLDER LOCK | FOLDER --newest
 
 Each release becomes FOLDER/<version>/sglang (all but its binaries) beside its dist-info. What is there already, by the lock's
-hash, is not fetched again. --newest: the newest release of the package index, whatever its hash, as FOLDER/newest; prints
-its version.
+hash, is not fetched again. --newest: the newest release of the package index, whatever its hash, as FOLDER/newest/sglang;
+prints that folder.
 Exit status 1 if a release can't be fetched."""
 import re
 import shutil
@@ -22,8 +22,8 @@ def say(text: str) -> None:
     print(f"setup: {text}", file=sys.stderr, flush=True)
 
 
-def fetch(requirement: str, place: Path, mark: str) -> str:
-    """Downloads, unpacks, puts in place at once; returns the version. Errors: CalledProcessError."""
+def fetch(requirement: str, place: Path, mark: str) -> None:
+    """Downloads, unpacks, puts in place at once. Errors: CalledProcessError, OSError."""
     folder = place.parent
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         wanted = Path(scratch) / "wanted.txt"
@@ -36,7 +36,6 @@ def fetch(requirement: str, place: Path, mark: str) -> str:
         (unpacked / ".complete").write_text(mark + "\n")
         shutil.rmtree(place, ignore_errors=True)
         unpacked.rename(place)
-    return wheel.name.split("-")[1]
 
 
 def is_there(folder: Path, version: str, mark: str) -> bool:
@@ -51,10 +50,11 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder = Path(arguments[0])
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         if arguments[1] == "--newest":
-            print(fetch("sglang", folder / "newest", "newest"))
+            fetch("sglang", folder / "newest", "newest")
+            print(folder / "newest" / "sglang")
             return 0
         for line in Path(arguments[1]).read_text().splitlines():
             pinned = re.fullmatch(r"(sglang==(\S+) --hash=sha256:([0-9a-f]{64}))  # (.+)", line)

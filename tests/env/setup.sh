@@ -5,7 +5,7 @@
 #   tests/env/setup.sh           install
 #   tests/env/setup.sh --print   print the Python environment's folder and exit (fails where it isn't installed)
 #   tests/env/setup.sh --print-sources   the same for the folder with the source of other SGLang releases
-#   tests/env/setup.sh --newest-source   fetch the source of SGLang's newest release too (39 MB), print its version
+#   tests/env/setup.sh --newest-source   fetch the source of SGLang's newest release too (39 MB), print its folder
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -15,9 +15,17 @@ elif [ "$(id -u)" = 0 ]; then cache=/var/cache/kdtree
 else cache=${XDG_CACHE_HOME:-${HOME:?setup: HOME is not set; set it, or KDTREE_CACHE}/.cache}/kdtree; fi
 key=$(cat "$here/engine.lock" "$here/dev.lock" | sha256sum | cut -c1-16)
 env=$cache/env-$key
+sources=$cache/sglang-sources
+has_sources() {  # of all that the lock names, in the folder $1
+  local release hash
+  while read -r release hash _; do
+    [ "$(cat "$1/${release#sglang==}/.complete" 2>/dev/null)" = "${hash#--hash=sha256:}" ] || return 1
+  done < <(grep '^sglang==' "$here/sglang-sources.lock")
+}
 # What root has set up serves everybody.
-if [ -z "${KDTREE_CACHE:-}" ] && ! [ -e "$env/.complete" ] && [ -e "/var/cache/kdtree/env-$key/.complete" ]; then
-  env=/var/cache/kdtree/env-$key
+if [ -z "${KDTREE_CACHE:-}" ]; then
+  if ! [ -e "$env/.complete" ] && [ -e "/var/cache/kdtree/env-$key/.complete" ]; then env=/var/cache/kdtree/env-$key; fi
+  if ! has_sources "$sources" && has_sources /var/cache/kdtree/sglang-sources; then sources=/var/cache/kdtree/sglang-sources; fi
 fi
 
 if [ "${1:-}" = --print ]; then
@@ -25,9 +33,8 @@ if [ "${1:-}" = --print ]; then
   printf '%s\n' "$env"; exit 0
 fi
 
-sources=$cache/sglang-sources
 if [ "${1:-}" = --print-sources ]; then
-  [ -d "$sources" ] || { say "no SGLang sources at $sources; run 'make setup'"; exit 1; }
+  has_sources "$sources" || { say "no SGLang sources at $sources; run 'make setup'"; exit 1; }
   printf '%s\n' "$sources"; exit 0
 fi
 
@@ -71,6 +78,6 @@ if ! [ -e "$env/.complete" ]; then
   "$env/bin/python3" -c 'import torch, triton; print(f"setup: torch {torch.__version__}, triton {triton.__version__}")' >&2
   touch "$env/.complete"
 fi
-"$env/bin/python3" "$here/fetch_sources.py" "$sources" "$here/sglang-sources.lock"
-[ "${1:-}" != --newest-source ] || "$env/bin/python3" "$here/fetch_sources.py" "$sources" --newest
+has_sources "$sources" || "$env/bin/python3" "$here/fetch_sources.py" "$sources" "$here/sglang-sources.lock"
+[ "${1:-}" != --newest-source ] || "$env/bin/python3" "$here/fetch_sources.py" "$cache/sglang-newest" --newest
 say "ready: $env"
