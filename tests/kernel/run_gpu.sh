@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that wants a GPU, in one go: tests, compute-sanitizer, HMMA in the machine code, benchmark. Needs a built
-# library, pytest and a CUDA toolkit's compute-sanitizer and cuobjdump on PATH; leaves FOLDER/{bench.json,gpu.log}.
+# library, pytest and a CUDA toolkit's compute-sanitizer and cuobjdump on PATH; leaves FOLDER/{bench,observe}.json and gpu.log.
 #   tests/kernel/run_gpu.sh LIBRARY FOLDER [COMMIT]
 set -uo pipefail
 library=$(realpath "$1"); out=$2; commit=${3:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
@@ -20,6 +20,7 @@ check() { local what=$1; shift; echo "== $what"; "$@" || { echo "FAILED: $what";
   for tool in memcheck racecheck initcheck synccheck; do
     check "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-name-exclude regex="at::.*" python3 tests/kernel/sanitize.py "$library"
   done
+  check "what observing costs" python3 kernel/bench/bench_observe.py --lib "$library" --out "$out/observe.json" --commit "$commit" --driver "$driver"
   check benchmark python3 kernel/bench/bench_verify.py --lib "$library" --out "$out/bench.json" --commit "$commit" --driver "$driver"
   [ "$failed" = 0 ] && echo "ALL PASSED" || echo "SOME FAILED"
 } 2>&1 | tee "$out/gpu.log"
