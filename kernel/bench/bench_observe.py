@@ -152,10 +152,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--driver", default="unknown")
+    parser.add_argument("--quick", action="store_true", help="the first shape only")
     options = parser.parse_args()
     load(options.lib)
     rows = []
-    for batch, n, context in ((1, 9, 1024), (1, 9, 65536), (16, 9, 4096), (1, 65, 4096)):
+    shapes = [(1, 9, 1024), (1, 9, 65536), (16, 9, 4096), (1, 65, 4096)]
+    for batch, n, context in shapes[:1] if options.quick else shapes:
         step = Step(batch, n, context)
         row = {"batch": batch, "draft_tokens": n, "context": context}
         parts = {"router": (Step.count, 0), "gate_and_slots": (Step.turn, 0), "attention_off": (Step.attend, 0),

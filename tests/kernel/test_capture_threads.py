@@ -36,6 +36,7 @@ def side():
         word.ask_look()
         seen.append((accumulator.values()[0].get("compares", 0), slots.values().get("kv_pairs", 0),
                      table.read(True)[0].get("moe_steps", 0), sum(word.steps())))
+        time.sleep(0.0005)
         if {calls_cuda}:
             torch.empty(1 << 20, dtype=torch.uint8).pin_memory()
             torch.cuda.synchronize()

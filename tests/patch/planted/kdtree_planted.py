@@ -4,7 +4,7 @@
 This folder on PYTHONPATH is enough: SGLang loads it as a plugin in every process. KDTREE_PLANT says which fault:
     ulp:layer=3,request=1,head=5,beyond=4096,ulps=8   one head of one request in one layer, behind longer prefixes only
     prefix_only            the draft tokens' mask is taken for all zero
-    mask_indptr            a request reads the mask rows of the one behind it
+    mask_indptr            the starts of the requests' mask rows are n off
     capture_raises:batch=2,call=2    our kernel raises, in that call of a capture of that batch size
     capture_skips:batch=2            a capture of that batch size does not hold our kernel
 All but `ulp` are right where no custom mask is, respectively outside of captures."""
@@ -92,10 +92,9 @@ def _mask_indptr(kernel: type) -> None:
         mask, starts = bound["custom_mask"], bound["mask_indptr"]
         if mask is None:
             return {}
-        batch = _batch(bound)
-        shifted = torch.cat([starts[1:batch + 1], starts[batch:batch + 1]])
-        in_graph = mask.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return {"mask_indptr": shifted, "custom_mask": mask if in_graph else torch.cat([mask, mask])}
+        n = bound["max_len_extend"]
+        in_graph = mask.device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # its buffer is longer anyway
+        return {"mask_indptr": starts + n, "custom_mask": mask if in_graph else torch.cat([mask, mask.new_zeros(n)])}
 
     _verify_with(kernel, change)
 
