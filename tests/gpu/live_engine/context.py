@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every stage is given: where things are, what GPU this is, how much time is left."""
+import os
+import subprocess
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from . import server as servers
+from .records import Record
+from .release import REPOSITORY, Release, build_kernel
+
+
+def gpu_facts(index: int = 0) -> dict[str, str]:
+    """name, uuid and driver, as nvidia-smi says."""
+    line = subprocess.run(["nvidia-smi", f"--id={index}", "--query-gpu=name,uuid,driver_version",
+                           "--format=csv,noheader"], check=True, capture_output=True, text=True).stdout
+    name, uuid, driver = (part.strip() for part in line.strip().split(","))
+    return {"gpu": name, "gpu_uuid": uuid, "driver": driver}
+
+
+def commit() -> str:
+    """KDTREE_COMMIT, else git's answer."""
+    given = os.environ.get("KDTREE_COMMIT")
+    if given:
+        return given
+    done = subprocess.run(["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+@dataclass
+class Context:
+    """tp, ep: of every server; deadline: monotonic time at which no stage starts any more."""
+
+    site: str
+    out: Path
+    work: Path
+    layers: int
+    record: Record
+    deadline: float
+    tp: int = 1
+    ep: int = 1
+    arch: str = "90"
+    programs: str = ""
+    entry_point: bool = False
+    start: float = field(default_factory=time.monotonic)
+    release: Release | None = None
+    failed: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.start:6.1f}] {text}", flush=True)
+
+    def stage(self, name: str, run: Callable[[], object], keep: str = "") -> object:
+        """Runs one stage; what it returns is recorded under `keep`. A failure is recorded and the next stage goes on."""
+        if time.monotonic() > self.deadline:
+            self.say(f"SKIPPED {name}: out of time")
+            self.record.put("skipped", [*self.record.data.get("skipped", []), name])
+            return None
+        self.say(f"stage {name}")
+        try:
+            value = run()
+        except Exception as error:
+            traceback.print_exc()
+            self.failed.append(name)
+            self.record.put("failed", {**self.record.data.get("failed", {}), name: str(error)[-1500:]})
+            return None
+        if keep:
+            self.record.put(keep, value)
+            self.say(f"{name}: {value}")
+        return value
+
+    def make_release(self) -> Release:
+        """Builds and installs kdtree. Errors: CalledProcessError; $OUT/build.log says why."""
+        prefix = self.work / "kernel"
+        build_kernel(prefix, self.arch, self.out / "build.log")
+        self.release = Release(self.work / "root", prefix, self.site, self.record.data["gpu"])
+        return self.release
+
+    def server(self, name: str, model: Path, flags: list[str], mode: str = "", hooks: dict[str, str] | None = None,
+               entry_point: bool | None = None) -> servers.Server:
+        """A starting server; mode "" = one that never saw kdtree. hooks: environment of tests/gpu/hooks."""
+        environ, path = dict(hooks or {}), []
+        if mode:
+            self.release.forget_control()
+            environ |= self.release.environ(mode)
+            path = self.release.python_path(self.entry_point if entry_point is None else entry_point)
+        if self.tp > 1:
+            flags = [*flags, "--tp", str(self.tp), "--disable-custom-all-reduce"]
+        if self.ep > 1:
+            flags = [*flags, "--ep-size", str(self.ep)]
+        self.say(f"starting {name}")
+        return servers.Server(name, model, self.site, self.out / f"{name}.log", flags, path, environ)
+
+
+def head(facts: dict[str, str], site: str, layers: int) -> dict[str, object]:
+    """The head of a record."""
+    import torch
+
+    from .release import examine
+
+    engine = examine(os.path.join(site, "sglang")) if site else None
+    return {**facts, "sglang": engine.version if engine else "", "torch": torch.__version__, "layers": layers,
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "commit": commit()}
