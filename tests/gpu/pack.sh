@@ -14,7 +14,7 @@ platforms=(); for n in 39 35 34 31 28 27 24 17; do platforms+=(--platform "manyl
   --platform manylinux1_x86_64 --platform linux_x86_64 -r "$here/pins.txt"
 cd "$site"
 # Not imported by a Triton-backend server on sm_90: FlashAttention kernels, other architectures, static libraries, data.
-rm -rf bin sgl_kernel/flash_ops* sgl_kernel/infllm_ops* sgl_kernel/sm100 sglang/test xgrammar/lib/*.a \
+rm -rf bin sgl_kernel/flash_ops* sgl_kernel/infllm_ops* sgl_kernel/flashmla_ops* sgl_kernel/sm100 sglang/test xgrammar/lib/*.a \
        zstandard/_cffi* torchao/_C_cutlass* pycountry/locales mistral_common/data/* \
        flashinfer/data/cutlass/{test,examples,media,docs,python}
 find . -name '*.so*' -exec strip -g {} +

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands in for SGLang's HTTP face where a test wants verify steps of a known length: streamed /generate, /abort_request,
-/health. Each step takes `step_s` and gives `accept` tokens; tokens are 1, 2, 3, ..."""
+/health. As there, verify steps are counted in the last chunk alone. Each step takes `step_s` and gives `accept` tokens; tokens are 1, 2, 3, ..."""
 import contextlib
 import http.server
 import json
@@ -27,11 +27,11 @@ class StreamServer:
         rid = body.get("rid", "")
         while True:
             meta = {"id": rid, "prompt_tokens": len(body["input_ids"]), "completion_tokens": done, "finish_reason": None}
-            if self.speculates:
-                meta |= {"spec_verify_ct": steps, "spec_accept_length": done / steps if steps else 0.0}
             last = done >= wanted or rid in self._aborted
             if last:
                 meta["finish_reason"] = {"type": "abort" if rid in self._aborted else "length"}
+                if self.speculates and steps:
+                    meta |= {"spec_verify_ct": steps, "spec_accept_length": done / steps}
             yield {"text": "", "output_ids": list(range(1, done + 1)), "meta_info": meta}
             if last:
                 return

@@ -134,19 +134,20 @@ def greedy(server: Server, release: Release, orders: Orders, folder: Path, ranks
     return result
 
 
-def forced(server: Server, release: Release, orders: Orders, folder: Path, ranks: int = 1) -> dict:
+def forced(server: Server, release: Release, orders: Orders, folder: Path, tokens: int = FORCED_TOKENS,
+           ranks: int = 1) -> dict:
     """Logits of both modes along one text, and of Triton with the same text four times in a batch."""
     text = load.prompt_ids(7, FORCED_PROMPT)
-    whole = numpy.asarray(text + text[:FORCED_TOKENS])
+    whole = numpy.asarray(text + text[:tokens])
     path = folder / "text.npy"
     numpy.save(path, whole)
     runs: dict[str, dict[int, numpy.ndarray]] = {}
     for name, mode, copies in (("seen", "on", 1), ("on", "on", 1), ("off", "off", 1), ("off_batch", "off", 4)):
         release.switch(mode, ranks)
         _, steps = _recorded(server, orders, folder, f"forced-{name}", [text] * copies, copies > 1, path,
-                             FORCED_TOKENS - 1)
+                             tokens - 1)
         runs[name] = logits_by_position(steps)
         (folder / f"forced-{name}.npz").unlink()
-    return {"prompt": FORCED_PROMPT, "tokens": FORCED_TOKENS, "on_against_off": compare_logits(runs["off"], runs["on"]),
+    return {"prompt": FORCED_PROMPT, "tokens": tokens, "on_against_off": compare_logits(runs["off"], runs["on"]),
             "on_against_itself": compare_logits(runs["seen"], runs["on"]),
             "triton_against_itself_in_a_batch_of_4": compare_logits(runs["off"], runs["off_batch"])}

@@ -48,16 +48,18 @@ class Context:
     entry_point: bool = False
     start: float = field(default_factory=time.monotonic)
     release: Release | None = None
+    releases: dict[str, Release] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.start:6.1f}] {text}", flush=True)
 
-    def stage(self, name: str, run: Callable[[], object], keep: str = "") -> object:
-        """Runs one stage; what it returns is recorded under `keep`. A failure is recorded and the next stage goes on."""
-        if time.monotonic() > self.deadline:
+    def stage(self, name: str, run: Callable[[], object], keep: str = "", needs_s: float = 0.0) -> object:
+        """Runs one stage; what it returns is recorded under `keep`. A failure is recorded and the next stage goes on; one
+        that needs more time than is left is skipped."""
+        if time.monotonic() + needs_s > self.deadline:
             self.say(f"SKIPPED {name}: out of time")
-            self.record.put("skipped", [*self.record.data.get("skipped", []), name])
+            self.record.add("skipped", **{name: "out of time"})
             return None
         self.say(f"stage {name}")
         try:
@@ -65,7 +67,7 @@ class Context:
         except Exception as error:
             traceback.print_exc()
             self.failed.append(name)
-            self.record.put("failed", {**self.record.data.get("failed", {}), name: str(error)[-1500:]})
+            self.record.add("failed", **{name: str(error)[-1500:]})
             return None
         if keep:
             self.record.put(keep, value)
@@ -79,14 +81,38 @@ class Context:
         self.release = Release(self.work / "root", prefix, self.site, self.record.data["gpu"])
         return self.release
 
+    def release_of(self, name: str) -> Release:
+        """The release as the server of that name runs it; "armed" has the product's own run folder."""
+        if name not in self.releases:
+            self.releases[name] = self.release if name == "armed" else self.release.for_server(name)
+        return self.releases[name]
+
+    def drop_in(self, mode: str) -> str:
+        """The drop-in's text from kdtreectl's own code; "" where its programs weren't brought or don't run."""
+        if not self.programs:
+            return ""
+        from . import host
+
+        try:
+            text = host.drop_in(self, mode)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.say(f"no drop-in from kdtree's own code: {error}")
+            return ""
+        self.record.put("drop_in", text.splitlines())
+        return text
+
     def server(self, name: str, model: Path, flags: list[str], mode: str = "", hooks: dict[str, str] | None = None,
                entry_point: bool | None = None) -> servers.Server:
         """A starting server; mode "" = one that never saw kdtree. hooks: environment of tests/gpu/hooks."""
-        environ, path = dict(hooks or {}), []
+        environ, path = {}, []
         if mode:
-            self.release.forget_control()
-            environ |= self.release.environ(mode)
-            path = self.release.python_path(self.entry_point if entry_point is None else entry_point)
+            release = self.release_of(name)
+            release.forget_control()
+            environ = release.environ(mode, self.drop_in(mode))
+            path = [environ.pop("PYTHONPATH")]
+            if self.entry_point if entry_point is None else entry_point:
+                path = [release.entry_point_path()]
+        environ |= hooks or {}
         if self.tp > 1:
             flags = [*flags, "--tp", str(self.tp), "--disable-custom-all-reduce"]
         if self.ep > 1:

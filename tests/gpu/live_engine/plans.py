@@ -3,18 +3,24 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from . import agree, speed, switch
+from . import agree, host, observer_cost, proofs, speed, switch
 from .context import Context
 from .model import write_model
 from .orders import Orders
 from .server import Server, dflash, ngram
 
 START_S = 300.0
-SEED = {"KDTREE_TEST_WEIGHTS": "1"}
-FLAGS = ["--cuda-graph-bs-decode", "1", "4", "16", "--max-running-requests", "16", "--mem-fraction-static", "0.85",
-         "--max-total-tokens", "330000"]
-CEILING = {**SEED, "KDTREE_TEST_CEILING": "1", "KDTREE_TEST_SKIP_PREFILL": "1"}
+ACCEPT = 4  # tokens a verify step, the same on every server that is timed: SGLang's own benchmark setting
+WEIGHTS = {"KDTREE_TEST_WEIGHTS": "1"}
+TIMED = {**WEIGHTS, "SGLANG_SIMULATE_ACC_LEN": str(ACCEPT), "SGLANG_SIMULATE_UNIFORM_EXPERTS": "1"}
+CEILING = {**TIMED, "KDTREE_TEST_CEILING": "1", "KDTREE_TEST_SKIP_PREFILL": "1"}
 SKIP_BEYOND = 66_000  # prefill attention of the longest prompt is left out beyond: 128k would take minutes
+FLAGS = ["--cuda-graph-bs-decode", "1", "4", "16", "--max-running-requests", "16", "--mem-fraction-static", "0.85",
+         "--max-total-tokens", "220000"]
+PROOF_LAYERS, SKEW = 8, "0-7"
+PROOF_FLAGS = ["--cuda-graph-bs-decode", "1", "2", "4", "--max-running-requests", "4", "--mem-fraction-static", "0.85",
+               "--max-total-tokens", "60000", "--disable-radix-cache"]
+EAGER = ["--cuda-graph-backend-decode=disabled"]
 
 
 def start_all(context: Context, starts: dict) -> dict[str, Server]:
@@ -23,7 +29,9 @@ def start_all(context: Context, starts: dict) -> dict[str, Server]:
         server = None
         try:
             server = starts[name]()
-            return server.wait_healthy(START_S)
+            server.wait_healthy(START_S)
+            context.say(f"{name} healthy after {server.healthy_s} s, captured in {server.capture_s()} s")
+            return server
         except Exception as error:
             context.failed.append(f"start {name}")
             context.say(f"{name} did not start: {str(error)[-3000:]}")
@@ -33,102 +41,169 @@ def start_all(context: Context, starts: dict) -> dict[str, Server]:
 
     with ThreadPoolExecutor(len(starts)) as pool:
         up = dict(zip(starts, pool.map(bring, starts)))
-    for name, server in up.items():
-        if server is not None:
-            context.say(f"{name} healthy after {server.healthy_s} s, captured in {server.capture_s()} s")
-    return {name: server for name, server in up.items() if server is not None}
+    servers = {name: server for name, server in up.items() if server is not None}
+    context.record.add("starts_side_by_side", **{
+        name: {"healthy_s": s.healthy_s, "capture_s": s.capture_s()} for name, s in servers.items()})
+    return servers
 
 
-def starts_of(context: Context, servers: dict[str, Server]) -> dict:
-    return {name: {"healthy_s": s.healthy_s, "capture_s": s.capture_s()} for name, s in servers.items()}
+class Plan:
+    """The servers of one run. Each armed server has a root of its own: they must not follow one control file."""
+
+    def __init__(self, context: Context):
+        self.context = context
+        self.built = threading.Event()
+        self.servers: dict[str, Server] = {}
+        self.orders = {name: Orders(context.work / f"orders-{name}.json") for name in ("proof", "eager")}
+        self.model = write_model(context.work / "model", context.layers, 8 * context.tp)
+        self.small = write_model(context.work / "small", PROOF_LAYERS, 8 * context.tp, 384)
+
+    def build(self) -> None:
+        try:
+            self.context.stage("build", self.context.make_release)
+        finally:
+            self.built.set()
+
+    def start(self, names: list[str]) -> None:
+        """Starts these servers; those with kdtree wait for build()."""
+        self.servers |= start_all(self.context, {name: getattr(self, "start_" + name) for name in names})
+
+    def start_ceiling(self) -> Server:
+        return self.context.server("ceiling", self.model, [*ngram(), *FLAGS], hooks=CEILING)
+
+    def start_unpatched(self) -> Server:
+        return self.context.server("unpatched", self.model, [*ngram(), *FLAGS], hooks=TIMED)
+
+    def start_armed(self) -> Server:
+        self.built.wait()
+        return self.context.server("armed", self.model, [*ngram(), *FLAGS], "off",
+                                   {**TIMED, "KDTREE_TEST_SKIP_PREFILL": str(SKIP_BEYOND)})
+
+    def start_chain(self) -> Server:
+        self.built.wait()
+        return self.context.server("chain", self.model, [*dflash(self.model), *FLAGS], "off",
+                                   {**TIMED, "KDTREE_TEST_SKIP_PREFILL": "20000"})
+
+    def start_proof(self) -> Server:
+        self.built.wait()
+        return self.context.server("proof", self.small, [*ngram(), *PROOF_FLAGS], "validate", {
+            **WEIGHTS, **self.orders["proof"].environ(), "KDTREE_TEST_SKEW": SKEW, "KDTREE_TEST_FAULTS": "1"})
+
+    def start_eager(self) -> Server:
+        self.built.wait()
+        return self.context.server("eager", self.small, [*ngram(), *PROOF_FLAGS, *EAGER], "validate", {
+            **WEIGHTS, **self.orders["eager"].environ(), "KDTREE_DEFRAG_SORT": "0"}, entry_point=True)
+
+    # stages
+
+    def rows(self, name: str, column_of: dict[str, str], needs_s: float) -> None:
+        """One shape on the servers that are up; column_of: server -> column, "modes" for all modes of an armed one."""
+        context = self.context
+        for server, column in column_of.items():
+            spec = "dflash" if server == "chain" else "ngram"
+            if server not in self.servers:
+                continue
+            running = self.servers[server]
+            if column == "modes":
+                context.stage(f"{server} {name}", lambda: speed.table_row(
+                    context.record, spec, name, running, context.release_of(server), context.tp), needs_s=needs_s)
+            else:
+                context.stage(f"{server} {name}", lambda: speed.other_server(
+                    context.record, spec, name, running, column), needs_s=needs_s)
+
+    def prove(self) -> None:
+        """Starts the small servers and does all that is to be done there; nothing is timed."""
+        self.start(["proof", "eager"])
+        parts = [threading.Thread(target=part) for part in (self.prove_captured, self.prove_eager)]
+        for part in parts:
+            part.start()
+        for part in parts:
+            part.join()
+        self.close("proof", "eager")
+
+    def prove_captured(self) -> None:
+        if "proof" not in self.servers:
+            return
+        stage, folder = self.context.stage, self.context.work / "proof"
+        server, release, orders = self.servers["proof"], self.context.release_of("proof"), self.orders["proof"]
+        folder.mkdir(exist_ok=True)
+        first, last = map(int, SKEW.split("-"))
+        stage("router", lambda: proofs.router(server, release, orders, range(first, last + 1)), "router_counts")
+        stage("faults", lambda: proofs.faults(server, release, orders), "planted_faults")
+        stage("coming", lambda: proofs.coming_and_going(server, release), "coming_and_going")
+        stage("recapture", lambda: proofs.recapture(server, release, orders), "captures_again")
+        stage("churn", lambda: proofs.churn(server, release), "kv_churn_sorted")
+        stage("greedy", lambda: agree.greedy(server, release, orders, folder), "greedy_tokens_8_layers")
+        stage("forced", lambda: agree.forced(server, release, orders, folder, 600), "forced_logits_8_layers")
+
+    def prove_eager(self) -> None:
+        if "eager" not in self.servers:
+            return
+        server, release = self.servers["eager"], self.context.release_of("eager")
+        self.context.stage("eager", lambda: proofs.coming_and_going(server, release), "eager_by_entry_point")
+        self.context.stage("churn unsorted", lambda: proofs.churn(server, release), "kv_churn_unsorted")
+
+    def close(self, *names: str) -> None:
+        for name in names or list(self.servers):
+            if name in self.servers:
+                self.servers.pop(name).close()
+
+
+def plan_all(context: Context) -> None:
+    """Everything that one GPU can show, in one go. What is not timed is done while the large servers start."""
+    plan = Plan(context)
+    prover = threading.Thread(target=plan.prove)
+    try:
+        builder = threading.Thread(target=plan.build)
+        builder.start()
+        prover.start()
+        plan.start(["ceiling", "unpatched", "armed", "chain"])
+        builder.join()
+        armed = plan.servers.get("armed")
+        if armed is not None:
+            context.stage("prefill 65k", lambda: speed.prefill(armed, "65k", context.release_of("armed"), context.tp))
+        prover.join()
+        for name, needs in (("1k", 12), ("4k", 12), ("16k", 14)):
+            plan.rows(name, {"ceiling": "ceiling", "armed": "modes", "unpatched": "unpatched"}, needs)
+        plan.close("unpatched")
+        plan.rows("65k", {"ceiling": "ceiling", "armed": "modes"}, 25)
+        if armed is not None:
+            context.stage("switch", lambda: switch.latency(armed, context.release_of("armed"), context.tp),
+                          "live_switch", 16)
+            context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 10)
+        for name, needs in (("1k", 6), ("16k", 10), ("65k", 16)):
+            plan.rows(name, {"chain": "modes"}, needs)
+        plan.close("chain")
+        if context.release is not None:
+            context.stage("observer cost", lambda: observer_cost.measure(
+                str(context.release.library), str(context.release.folder / "python")), "router_observer", 5)
+        for name, needs in (("4x16k", 20), ("16x4k", 16), ("128k", 25)):
+            plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, needs)
+    finally:
+        prover.join()
+        plan.close()
 
 
 def plan_speed(context: Context) -> None:
-    """The table of NGRAM trees, live switches, tokens and logits of off and on."""
-    model = write_model(context.work / "model", context.layers, 8 * context.tp)
-    orders = Orders(context.work / "orders.json")
-    flags, built = [*ngram(), *FLAGS], threading.Event()
-
-    def armed() -> Server:
-        built.wait()
-        return context.server("armed", model, flags, "off", {
-            **SEED, **orders.environ(), "KDTREE_TEST_SKIP_PREFILL": str(SKIP_BEYOND)})
-
-    def build() -> None:
-        try:
-            context.stage("build", context.make_release)
-            context.say("kernel built")
-        finally:
-            built.set()
-
-    builder = threading.Thread(target=build)
-    builder.start()
-    servers = start_all(context, {
-        "ceiling": lambda: context.server("ceiling", model, flags, "", CEILING),
-        "unpatched": lambda: context.server("unpatched", model, flags, "", SEED),
-        "armed": armed})
-    builder.join()
-    context.record.put("starts_side_by_side", starts_of(context, servers))
+    """The table of NGRAM trees alone."""
+    plan = Plan(context)
     try:
-        _speed_stages(context, servers, orders)
+        plan.build()
+        plan.start(["ceiling", "unpatched", "armed"])
+        for name in ("1k", "4k", "16k"):
+            plan.rows(name, {"ceiling": "ceiling", "armed": "modes", "unpatched": "unpatched"}, 12)
+        plan.close("unpatched")
+        for name in ("65k", "4x16k", "16x4k", "128k"):
+            plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, 30)
     finally:
-        for server in servers.values():
-            server.close()
+        plan.close()
 
 
-def _speed_stages(context: Context, servers: dict[str, Server], orders: Orders) -> None:
-    ranks = context.tp
-
-    def rows(name: str, unpatched: bool = False) -> None:
-        if "ceiling" in servers:
-            context.stage(f"ceiling {name}",
-                          lambda: speed.other_server(context.record, "ngram", name, servers["ceiling"], "ceiling"))
-        if "armed" in servers:
-            context.stage(f"modes {name}", lambda: speed.table_row(
-                context.record, "ngram", name, servers["armed"], context.release, ranks))
-        if unpatched and "unpatched" in servers:
-            context.stage(f"unpatched {name}",
-                          lambda: speed.other_server(context.record, "ngram", name, servers["unpatched"], "unpatched"))
-
-    for name in ("1k", "4k", "16k"):
-        rows(name, unpatched=True)
-    rows("65k")
-    if "unpatched" in servers:
-        servers.pop("unpatched").close()
-    if "armed" not in servers:
-        return
-    armed, release, folder = servers["armed"], context.release, context.work
-    context.stage("switch", lambda: switch.latency(armed, release, ranks), "live_switch")
-    context.stage("greedy", lambda: agree.greedy(armed, release, orders, folder, ranks), "greedy_tokens")
-    context.stage("forced", lambda: agree.forced(armed, release, orders, folder, ranks), "forced_logits")
-    for name in ("4x16k", "16x4k", "128k"):
-        rows(name)
-    context.record.put("prefill_attention_skipped_beyond", SKIP_BEYOND)
-    context.record.put("ranks", [
-        {k: v for k, v in rank.items() if k not in ("sections", "handed_back") and not isinstance(v, bytes)}
-        for rank in release.ranks()])
+def plan_proofs(context: Context) -> None:
+    """What needs no timing: faults, captures, router, churn, tokens."""
+    plan = Plan(context)
+    plan.build()
+    plan.prove()
 
 
-def plan_dflash(context: Context) -> None:
-    """Chain drafts of a draft model."""
-    model = write_model(context.work / "model", context.layers, 8 * context.tp)
-    flags = [*dflash(model), *FLAGS]
-    context.stage("build", context.make_release)
-    servers = start_all(context, {
-        "ceiling-dflash": lambda: context.server("ceiling-dflash", model, flags, "", CEILING),
-        "armed-dflash": lambda: context.server("armed-dflash", model, flags, "off", SEED)})
-    context.record.put("starts_side_by_side_dflash", starts_of(context, servers))
-    try:
-        for name in ("1k", "16k", "65k"):
-            if "ceiling-dflash" in servers:
-                context.stage(f"ceiling {name}", lambda: speed.other_server(
-                    context.record, "dflash", name, servers["ceiling-dflash"], "ceiling"))
-            if "armed-dflash" in servers:
-                context.stage(f"modes {name}", lambda: speed.table_row(
-                    context.record, "dflash", name, servers["armed-dflash"], context.release, context.tp))
-    finally:
-        for server in servers.values():
-            server.close()
-
-
-PLANS = {"speed": plan_speed, "dflash": plan_dflash}
+PLANS = {"all": plan_all, "speed": plan_speed, "proofs": plan_proofs}

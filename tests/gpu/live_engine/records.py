@@ -2,6 +2,7 @@
 """engine-*.json: what is in it, how stages add to it, and what must not come together in one record."""
 import json
 import os
+import threading
 from pathlib import Path
 
 HEAD = ("gpu", "gpu_uuid", "driver", "sglang", "torch", "layers", "date", "commit")
@@ -50,14 +51,15 @@ def merge(first: dict, second: dict) -> dict:
 
 
 class Record:
-    """The record that a run writes: put() and point() save at once, so a run that is cut short loses nothing."""
+    """The record that a run writes: every call saves at once, so a run that is cut short loses nothing. Thread-safe."""
 
     def __init__(self, path: Path, head: dict):
         self.path = path
         self.data: dict = {**{name: head[name] for name in HEAD}, "points": []}
-        self.save()
+        self._lock = threading.Lock()
+        self._save()
 
-    def save(self) -> None:
+    def _save(self) -> None:
         check(self.data)
         fresh = self.path.with_suffix(".new")
         fresh.write_text(json.dumps(self.data, indent=1) + "\n")
@@ -66,13 +68,21 @@ class Record:
     def point(self, spec: str, batch: int, context: int, **values: object) -> None:
         """Adds values to one row of the table."""
         key = {"spec": spec, "batch": batch, "context": context}
-        row = next((p for p in self.data["points"] if all(p[k] == v for k, v in key.items())), None)
-        if row is None:
-            self.data["points"].append(row := dict(key))
-        row.update(values)
-        self.save()
+        with self._lock:
+            row = next((p for p in self.data["points"] if all(p[k] == v for k, v in key.items())), None)
+            if row is None:
+                self.data["points"].append(row := dict(key))
+            row.update(values)
+            self._save()
 
     def put(self, name: str, value: object) -> None:
         """A part beside the table: switch latency, agreement, faults, ..."""
-        self.data[name] = value
-        self.save()
+        with self._lock:
+            self.data[name] = value
+            self._save()
+
+    def add(self, name: str, **values: object) -> None:
+        """Values of a part that is a mapping."""
+        with self._lock:
+            self.data[name] = {**self.data.get(name, {}), **values}
+            self._save()

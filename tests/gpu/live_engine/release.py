@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """kdtree on the GPU host: the kernel built there, a release folder as deploy lays it out, the engine environment, the
 control file and the ranks' stats files."""
+import copy
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,6 +34,17 @@ def build_kernel(prefix: Path, arch: str, log: Path) -> None:
                         ["cmake", "--build", str(folder), "-j", str(os.cpu_count())],
                         ["cmake", "--install", str(folder), "--prefix", str(prefix)]):
             subprocess.run(command, check=True, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+
+def read_drop_in(text: str) -> dict[str, str]:
+    """Environment= of a unit's text, as systemd reads what kdtreectl writes."""
+    values = {}
+    for line in text.splitlines():
+        if line.startswith("Environment="):
+            for word in shlex.split(line.removeprefix("Environment=")):
+                name, _, value = word.partition("=")
+                values[name] = value.replace("%%", "%")
+    return values
 
 
 class Release:
@@ -66,21 +79,32 @@ class Release:
         self.library = self.folder / "lib/libkdtree_torch.so"
         self._generation = 0
 
-    def environ(self, mode: str) -> dict[str, str]:
-        """What the drop-in sets, PYTHONPATH aside."""
-        return {"KDTREE_VERIFY": mode, "KDTREE_LIB": str(self.library), "KDTREE_STATS_DIR": str(self.stats),
-                "KDTREE_CONTROL": str(self.control), "KDTREE_DEFRAG_SORT": "1", "KDTREE_NSPLIT": "",
-                "KDTREE_MAX_ULP": "4", "KDTREE_MEAN_ABS": "0.0005"}
+    def for_server(self, name: str) -> "Release":
+        """The same release with a run folder of its own: two servers must not follow one control file."""
+        other = copy.copy(self)
+        other.stats, other.control = self.root / f"run/kdtree-{name}/stats", self.root / f"run/kdtree-{name}/control"
+        other.stats.mkdir(parents=True, exist_ok=True)
+        other.control.unlink(missing_ok=True)
+        return other
 
-    def python_path(self, entry_point_only: bool = False) -> list[str]:
-        """What the engine's PYTHONPATH begins with. entry_point_only: a copy without sitecustomize.py."""
-        python = self.folder / "python"
-        if not entry_point_only:
-            return [str(python)]
-        copy = self.root / "entry-point"
-        if not copy.exists():
-            shutil.copytree(python, copy, ignore=shutil.ignore_patterns("__pycache__", "sitecustomize.py"))
-        return [str(copy)]
+    def environ(self, mode: str, drop_in: str = "") -> dict[str, str]:
+        """What the drop-in sets, with this root in front of its paths. drop_in: its text, as kdtreectl writes it; "" = the
+        same written down here, for a host where kdtree's programs don't run."""
+        values = read_drop_in(drop_in) if drop_in else {
+            "KDTREE_VERIFY": mode, "KDTREE_LIB": f"/opt/kdtree/releases/{self.id}/lib/libkdtree_torch.so",
+            "KDTREE_DEFRAG_SORT": "1", "KDTREE_NSPLIT": "", "KDTREE_MAX_ULP": "4", "KDTREE_MEAN_ABS": "5e-04",
+            "PYTHONPATH": f"/opt/kdtree/releases/{self.id}/python"}
+        below = {name: str(self.root) + value if value.startswith("/opt/kdtree") and self.root != Path("/") else value
+                 for name, value in values.items()}
+        return {**below, "KDTREE_STATS_DIR": str(self.stats), "KDTREE_CONTROL": str(self.control)}
+
+    def entry_point_path(self) -> str:
+        """A copy of the release's python folder without sitecustomize.py: SGLang's plugin entry point is the way in."""
+        folder = self.root / "entry-point"
+        if not folder.exists():
+            shutil.copytree(self.folder / "python", folder,
+                            ignore=shutil.ignore_patterns("__pycache__", "sitecustomize.py"))
+        return str(folder)
 
     def write_control(self, mode: str) -> float:
         """As kdtreectl does; returns the monotonic time of the rename."""

@@ -45,7 +45,7 @@ class Server:
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model / "target"), "--load-format",
                    "dummy", "--skip-tokenizer-init", "--attention-backend", "triton", "--sampling-backend", "pytorch",
                    "--page-size", "1", "--skip-server-warmup", "--disable-shared-experts-fusion", "--context-length",
-                   "131072", "--enable-metrics", "--port", str(port), *flags]
+                   "131072", "--random-seed", "1", "--enable-metrics", "--port", str(port), *flags]
         self.command = command
         with open(log, "wb") as file:
             self.process = subprocess.Popen(

@@ -63,10 +63,10 @@ def install_faults() -> None:
 
     capture, verify, compare = Graphs.capture, Kernel.verify, Kernel.compare
 
-    def faulty_capture(self, real, args, kwargs, bound, layer):  # noqa: ANN001
-        FAULTS.layer = layer
+    def faulty_capture(self, call, bound, site):  # noqa: ANN001
+        FAULTS.layer = site.layer
         try:
-            return capture(self, real, args, kwargs, bound, layer)
+            return capture(self, call, bound, site)
         finally:
             FAULTS.layer = -1
 

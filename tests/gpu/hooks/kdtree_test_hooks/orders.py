@@ -6,6 +6,8 @@
      "text": "/path/text.npy",       teacher forcing: token of each absolute position, -1 = free; recording keeps all logits
      "fault": 3,                     see faults.py; 0 = none
      "recapture": 5}                 capture the decode graphs that many times again
+
+Every answer says how many verify forwards and how many of their rows (padding left out) this process has seen.
 """
 import json
 import os
@@ -19,6 +21,12 @@ class _Orders:
         self._seen = 0
         self.recorder: Recorder | None = None
         self.text = None
+        self.forwards = self.rows = 0
+
+    def count(self, forward_batch) -> None:  # noqa: ANN001
+        if forward_batch.forward_mode.is_target_verify():
+            self.forwards += 1
+            self.rows += int(forward_batch.input_ids.shape[0])
 
     def look(self, runner) -> None:  # noqa: ANN001
         try:
@@ -30,7 +38,7 @@ class _Orders:
         self._seen = seen
         with open(self.path, encoding="utf-8") as file:
             order = json.load(file)
-        answer: dict[str, object] = {"id": order["id"]}
+        answer: dict[str, object] = {"id": order["id"], "verify_forwards": self.forwards, "verify_rows": self.rows}
         rank = runner.ps.tp_rank
         try:
             self._obey(order, runner, rank, answer)
@@ -72,6 +80,7 @@ def around_forward(original, self, forward_batch, *args, **kwargs):  # noqa: ANN
     if _orders is None:
         _orders = _Orders()
     _orders.look(self)
+    _orders.count(forward_batch)
     result = original(self, forward_batch, *args, **kwargs)
     if _orders.recorder is not None:
         _orders.recorder.see(forward_batch, result.logits_output)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kdtree's own programs on the GPU host: the drop-in as deploy writes it, kdtreectl on the real ranks, kdtree-agent with
+the real NVML. There may be no systemd: what needs it is left out."""
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from . import load
+from .server import Server, free_port
+
+LEFT_OUT = ("#", "kdtree_moe_expert")  # too many lines for a record
+MOST_LINES = 200
+
+
+def run(context, name: str, *arguments: object) -> subprocess.CompletedProcess:  # noqa: ANN001
+    """One of kdtree's programs, with the libraries that were brought along."""
+    folder = Path(context.programs)
+    paths = [str(folder / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    return subprocess.run([str(folder / name), *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL, env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))})
+
+
+def write_config(context) -> Path:  # noqa: ANN001
+    """etc/kdtree/kdtree.json below the release's root."""
+    path = context.release.root / "etc/kdtree/kdtree.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"engine": {
+        "unit": "sglang.service", "python": context.release.manifest["python"],
+        "health_url": "http://127.0.0.1:30000/health", "ranks": context.tp}}))
+    return path
+
+
+def drop_in(context, mode: str) -> str:  # noqa: ANN001
+    """Errors: OSError, CalledProcessError."""
+    config = write_config(context)
+    unit = config.with_name("sglang.service")
+    unit.write_text(f"[Service]\nExecStart={context.release.manifest['python']} -m sglang.launch_server\n")
+    state = context.release.root / "var/lib/kdtree/state.json"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    done = run(context, "gpu_engine_unit", config, unit, context.release.id, mode, state)
+    done.check_returncode()
+    return done.stdout
+
+
+def verdict(context) -> dict:  # noqa: ANN001
+    """What `kdtreectl verdict` says of the ranks in the product's run folder."""
+    done = run(context, "kdtreectl", "--root", context.release.root, "verdict", "--json")
+    return {"exit_status": done.returncode, "verdict": json.loads(done.stdout) if done.stdout else done.stderr.strip()}
+
+
+def scrape(context, server: Server) -> dict:  # noqa: ANN001
+    """The agent beside the running engine, under load: validate, then on. The whole scrape goes to $OUT/agent.txt."""
+    context.release.switch("validate", context.tp)
+    load.together(server.url, [load.prompt_ids(60, 800)], 400, 40)
+    time.sleep(0.6)
+    found: dict = {"kdtreectl_verdict": verdict(context)}
+    context.release.switch("on", context.tp)
+    port, folder = free_port(), Path(context.programs)
+    root = context.release.root
+    if root != Path("/") and not (root / "proc").exists():
+        (root / "proc").symlink_to("/proc")
+    paths = [str(folder / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    with open(context.out / "agent.log", "wb") as log:
+        agent = subprocess.Popen([str(folder / "kdtree-agent"), "--root", str(root), "--listen", f"127.0.0.1:{port}"],
+                                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                 env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))})
+    try:
+        load.together(server.url, [load.prompt_ids(61, 800)], 4000, 350)
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        heatmap = run(context, "kdtreectl", "--root", root, "heatmap", "--once", "--agent", f"127.0.0.1:{port}")
+    finally:
+        agent.terminate()
+        agent.wait(10)
+    (context.out / "agent.txt").write_text(text + "\n# kdtreectl heatmap --once\n" + heatmap.stdout)
+    lines = [line for line in text.splitlines() if line and not line.startswith(LEFT_OUT)]
+    found["series"] = lines[:MOST_LINES]
+    if not any(line.startswith("kdtree_gpu_utilization_ratio") for line in lines):
+        raise RuntimeError(f"no GPU in the scrape: {lines[:20]}")
+    return found
