@@ -12,8 +12,9 @@ namespace kdtree {
 namespace {
 
 constexpr auto kVerbs = {
-    setup_doctor,   setup_plan,    setup_deploy,   setup_mode,    setup_verdict,   setup_status,
-    setup_rollback, setup_history, setup_selftest, setup_heatmap, setup_uninstall, setup_recover,
+    setup_doctor,  setup_plan,      setup_deploy,  setup_mode,     setup_verdict,
+    setup_status,  setup_rollback,  setup_history, setup_selftest, setup_bench,
+    setup_heatmap, setup_uninstall, setup_recover,
 };
 
 ExitCode run(int argc, char** argv) {

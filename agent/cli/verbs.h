@@ -35,6 +35,7 @@ void setup_status(CLI::App& app, Context& context);
 void setup_rollback(CLI::App& app, Context& context);
 void setup_history(CLI::App& app, Context& context);
 void setup_selftest(CLI::App& app, Context& context);
+void setup_bench(CLI::App& app, Context& context);
 void setup_heatmap(CLI::App& app, Context& context);
 void setup_uninstall(CLI::App& app, Context& context);
 void setup_recover(CLI::App& app, Context& context);

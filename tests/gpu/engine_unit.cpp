@@ -2,6 +2,8 @@
 // The drop-in that `kdtreectl deploy` and `mode` would write, by the same function, on a GPU host
 // without systemd; and the state file that goes with it.
 //   gpu_engine_unit CONFIG UNIT_FILE RELEASE MODE [STATE_FILE]
+#include "agent/plan/engine_unit.h"
+
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -9,7 +11,6 @@
 #include <string>
 
 #include "agent/config/config.h"
-#include "agent/plan/engine_unit.h"
 
 namespace {
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Issue by issue what is proven on a GPU host, in one go: brings real SGLang servers up, measures, writes records.
+"""What is proven on a GPU host, in one go: brings real SGLang servers up with and without kdtree, measures, writes records.
 
     python3 run.py PLAN --site FOLDER --out FOLDER [--layers 61] [--minutes 9]
 
-PLAN: speed (modes, contexts, ceiling, tokens), dflash (chain drafts), proofs (planted faults, captures, router, churn),
-two (the same with two GPUs). FOLDER of --site is where pack.sh's archive was unpacked. See README.md.
+PLAN: all (one GPU), its parts speed and proofs, or two (two GPUs: --tp 2). See README.md.
 """
 import argparse
 import sys
@@ -27,7 +26,6 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=61)
     parser.add_argument("--minutes", type=float, default=60, help="no stage starts after that")
     parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--ep", type=int, default=1)
     parser.add_argument("--arch", default="90")
     parser.add_argument("--programs", default="", help="folder with kdtree-agent and kdtreectl, built for this host")
     parser.add_argument("--entry-point", action="store_true", help="kdtree by SGLang's plugin entry point alone")
@@ -36,7 +34,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     record = Record(options.out / f"engine-{options.plan}.json", head(gpu_facts(), options.site, options.layers))
     context = Context(options.site, options.out, options.work, options.layers, record,
-                      time.monotonic() + 60 * options.minutes, options.tp, options.ep, options.arch, options.programs,
+                      time.monotonic() + 60 * options.minutes, options.tp, options.arch, options.programs,
                       options.entry_point)
     record.put("way_in", "plugin entry point" if options.entry_point else "sitecustomize")
     plans.PLANS[options.plan](context)

@@ -114,7 +114,7 @@ def _recorded(server: Server, orders: Orders, folder: Path, name: str, prompts: 
     return [run.ids for run in runs], read_steps(path)
 
 
-def greedy(server: Server, release: Release, orders: Orders, folder: Path, ranks: int = 1) -> dict:
+def greedy(server: Server, release: Release, orders: Orders, folder: Path, ranks: int = 1, tokens: int = TOKENS) -> dict:
     """Free-running greedy answers of off and on, and of off in batches of four."""
     prompts = [load.prompt_ids(100 + i, length) for i, length in enumerate(LENGTHS)]
     answers: dict[str, tuple[list[list[int]], Steps]] = {}
@@ -122,10 +122,10 @@ def greedy(server: Server, release: Release, orders: Orders, folder: Path, ranks
         release.switch(mode, ranks)
         parts = [prompts[i:i + 4] for i in range(0, len(prompts), 4)] if together else [prompts]
         for part in parts:
-            ids, steps = _recorded(server, orders, folder, f"greedy-{name}", part, together)
+            ids, steps = _recorded(server, orders, folder, f"greedy-{name}", part, together, tokens=tokens)
             before = answers.get(name, ([], []))
             answers[name] = before[0] + ids, before[1] + steps
-    result: dict = {"prompts": len(prompts), "lengths": list(LENGTHS), "tokens_each": TOKENS,
+    result: dict = {"prompts": len(prompts), "lengths": list(LENGTHS), "tokens_each": tokens,
                     "distinct_tokens": len({t for ids in answers["off"][0] for t in ids})}
     for name, other in (("on_against_off", "on"), ("triton_against_itself_in_batches_of_4", "off_batch")):
         parts = [describe_difference(p, a, b, answers["off"][1], answers[other][1])

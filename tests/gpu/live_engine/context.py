@@ -14,6 +14,10 @@ from .records import Record
 from .release import REPOSITORY, Release, build_kernel
 
 
+# A program that uses NVLink multicast can put a shared host's GPUs out of service.
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+
+
 def gpu_facts(index: int = 0) -> dict[str, str]:
     """name, uuid and driver, as nvidia-smi says."""
     line = subprocess.run(["nvidia-smi", f"--id={index}", "--query-gpu=name,uuid,driver_version",
@@ -33,7 +37,7 @@ def commit() -> str:
 
 @dataclass
 class Context:
-    """tp, ep: of every server; deadline: monotonic time at which no stage starts any more."""
+    """tp: of every server; deadline: monotonic time at which no stage starts any more."""
 
     site: str
     out: Path
@@ -42,7 +46,6 @@ class Context:
     record: Record
     deadline: float
     tp: int = 1
-    ep: int = 1
     arch: str = "90"
     programs: str = ""
     entry_point: bool = False
@@ -102,8 +105,9 @@ class Context:
         return text
 
     def server(self, name: str, model: Path, flags: list[str], mode: str = "", hooks: dict[str, str] | None = None,
-               entry_point: bool | None = None) -> servers.Server:
-        """A starting server; mode "" = one that never saw kdtree. hooks: environment of tests/gpu/hooks."""
+               entry_point: bool | None = None, ep: int = 1) -> servers.Server:
+        """A starting server; mode "" = one that never saw kdtree. hooks: environment of tests/gpu/hooks; ep: ranks over
+        which experts are spread."""
         environ, path = {}, []
         if mode:
             release = self.release_of(name)
@@ -115,8 +119,9 @@ class Context:
         environ |= hooks or {}
         if self.tp > 1:
             flags = [*flags, "--tp", str(self.tp), "--disable-custom-all-reduce"]
-        if self.ep > 1:
-            flags = [*flags, "--ep-size", str(self.ep)]
+            environ |= NO_MULTICAST
+        if ep > 1:
+            flags = [*flags, "--ep-size", str(ep)]
         self.say(f"starting {name}")
         return servers.Server(name, model, self.site, self.out / f"{name}.log", flags, path, environ)
 

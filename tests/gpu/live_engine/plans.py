@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from . import agree, host, observer_cost, proofs, speed, switch
+from . import agree, host, observer_cost, proofs, speed, switch, two
 from .context import Context
 from .model import write_model
 from .orders import Orders
@@ -184,6 +184,27 @@ def plan_all(context: Context) -> None:
         plan.close()
 
 
+def plan_two(context: Context) -> None:
+    """Two GPUs: tensor parallel, then expert parallel, each with every proof that wants more than one rank."""
+    if context.tp < 2:
+        raise SystemExit("the plan 'two' wants --tp 2 on a host with two GPUs")
+    plan = Plan(context)
+    builder = threading.Thread(target=plan.build)
+    builder.start()
+    builder.join()
+    for name, ep in (("armed", 1), ("armed-ep", context.tp)):
+        server = None
+        try:
+            server = start_all(context, {name: lambda: context.server(
+                name, plan.small, [*ngram(), *PROOF_FLAGS], "off", {
+                    **WEIGHTS, **plan.orders["proof"].environ(), "KDTREE_TEST_SKEW": SKEW}, ep=ep)}).get(name)
+            if server is not None:
+                two.prove(context, server, plan.orders["proof"], name, ep)
+        finally:
+            if server is not None:
+                server.close()
+
+
 def plan_speed(context: Context) -> None:
     """The table of NGRAM trees alone."""
     plan = Plan(context)
@@ -206,4 +227,4 @@ def plan_proofs(context: Context) -> None:
     plan.prove()
 
 
-PLANS = {"all": plan_all, "speed": plan_speed, "proofs": plan_proofs}
+PLANS = {"all": plan_all, "speed": plan_speed, "proofs": plan_proofs, "two": plan_two}
