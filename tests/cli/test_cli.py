@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 DONE, BAD_ANSWER, USAGE, REFUSED = 0, 1, 2, 3
-VERBS = ["doctor", "plan", "deploy", "mode", "verdict", "status", "rollback", "history", "selftest", "uninstall", "recover"]
+VERBS = ["doctor", "plan", "deploy", "mode", "verdict", "status", "rollback", "history", "selftest", "bench", "uninstall", "recover"]
 NEEDS_CONFIGURATION = [["verdict"], ["status"], ["mode"], ["mode", "validate", "--dry-run"], ["plan"], ["deploy", "--dry-run"]]
 CONFIGURATION = {"engine": {"unit": "sglang.service", "python": "/usr/bin/python3",
                             "health_url": "http://127.0.0.1:1/health", "ranks": 2}}
