@@ -115,7 +115,7 @@ class Context:
             environ = release.environ(mode, self.drop_in(mode))
             path = [environ.pop("PYTHONPATH")]
             if self.entry_point if entry_point is None else entry_point:
-                path = [release.entry_point_path()]
+                path = [release.entry_point_path(), *path]
         environ |= hooks or {}
         if self.tp > 1:
             flags = [*flags, "--tp", str(self.tp), "--disable-custom-all-reduce"]

@@ -99,11 +99,10 @@ class Release:
         return {**below, "KDTREE_STATS_DIR": str(self.stats), "KDTREE_CONTROL": str(self.control)}
 
     def entry_point_path(self) -> str:
-        """A copy of the release's python folder without sitecustomize.py: SGLang's plugin entry point is the way in."""
+        """Goes in front of PYTHONPATH to have SGLang's plugin entry point as the only way in: an empty sitecustomize."""
         folder = self.root / "entry-point"
-        if not folder.exists():
-            shutil.copytree(self.folder / "python", folder,
-                            ignore=shutil.ignore_patterns("__pycache__", "sitecustomize.py"))
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text("")
         return str(folder)
 
     def write_control(self, mode: str) -> float:
