@@ -76,8 +76,9 @@ Result<ExitCode> bench_engine(Context& context, const Options& options) {
   Result<ExitCode> outcome = ExitCode::done;
   for (const auto& shape : shapes) {
     const std::string stage = shape_text(shape);
-    auto point = measure_shape(url, shape, limits,
-                               [&](std::string_view text) { context.out.progress(stage, text); });
+    auto point = measure_shape(url, shape, limits, [&](std::string_view text) {
+      context.out.progress(stage, stage + ": " + std::string(text));
+    });
     if (!point) {
       outcome = prefixed(stage, point.error());
       break;

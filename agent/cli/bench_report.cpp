@@ -16,7 +16,7 @@ std::string number(double value, int digits) {
   return text.data();
 }
 
-double rounded(double value, double unit) { return std::round(value / unit) * unit; }
+double rounded(double value, double per_unit) { return std::round(value * per_unit) / per_unit; }
 
 const BenchPoint* find(const BenchReport* report, const BenchShape& shape) {
   if (report != nullptr)
@@ -42,9 +42,9 @@ Json to_json(const BenchReport& report) {
   for (const auto& point : report.points)
     points.push_back({{"batch", point.shape.batch},
                       {"context", point.shape.context},
-                      {"ms", rounded(point.ms, 0.001)},
-                      {"tok_s", rounded(point.tokens_per_s, 0.1)},
-                      {"tokens_a_step", rounded(point.tokens_a_step, 0.01)},
+                      {"ms", rounded(point.ms, 1000)},
+                      {"tok_s", rounded(point.tokens_per_s, 10)},
+                      {"tokens_a_step", rounded(point.tokens_a_step, 100)},
                       {"steps", point.steps}});
   return {{"format", kBenchFormat},    {"engine", report.engine},
           {"date", report.date},       {"mode", report.mode},

@@ -88,7 +88,7 @@ class Round {
                                   [&](std::string_view line) {
                                     if (!line.starts_with("data: {") || !wrong.empty()) return;
                                     read_chunk(line.substr(6), run, wrong, called_off);
-                                    if (!called_off && enough(index, run)) {
+                                    if (wrong.empty() && !called_off && enough(index, run)) {
                                       called_off = true;
                                       call_off(rid);
                                     }
