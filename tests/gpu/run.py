@@ -3,7 +3,7 @@
 
     python3 run.py PLAN --site FOLDER --out FOLDER [--layers 61] [--minutes 9]
 
-PLAN: all (one GPU), its parts speed and proofs, or two (two GPUs: --tp 2). See README.md.
+PLAN: all (one GPU), its parts table, proofs and tokens, or two (two GPUs: --tp 2). See README.md.
 """
 import argparse
 import sys
@@ -29,13 +29,14 @@ def main() -> int:
     parser.add_argument("--arch", default="90")
     parser.add_argument("--programs", default="", help="folder with kdtree-agent and kdtreectl, built for this host")
     parser.add_argument("--entry-point", action="store_true", help="kdtree by SGLang's plugin entry point alone")
+    parser.add_argument("--shapes", default="", help="rows of the table, say 16k,65k,4x16k,dflash:16k; default: all")
     options = parser.parse_args()
     for folder in (options.out, options.work):
         folder.mkdir(parents=True, exist_ok=True)
     record = Record(options.out / f"engine-{options.plan}.json", head(gpu_facts(), options.site, options.layers))
     context = Context(options.site, options.out, options.work, options.layers, record,
                       time.monotonic() + 60 * options.minutes, options.tp, options.arch, options.programs,
-                      options.entry_point)
+                      options.entry_point, tuple(filter(None, options.shapes.split(","))))
     record.put("way_in", "plugin entry point" if options.entry_point else "sitecustomize")
     plans.PLANS[options.plan](context)
     context.say("failed: " + (", ".join(context.failed) or "nothing"))

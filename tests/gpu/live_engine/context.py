@@ -37,7 +37,8 @@ def commit() -> str:
 
 @dataclass
 class Context:
-    """tp: of every server; deadline: monotonic time at which no stage starts any more."""
+    """tp: of every server; deadline: monotonic time at which no stage starts any more; shapes: rows of the table, as
+    "16k" or "dflash:16k", () = all."""
 
     site: str
     out: Path
@@ -49,6 +50,7 @@ class Context:
     arch: str = "90"
     programs: str = ""
     entry_point: bool = False
+    shapes: tuple[str, ...] = ()
     start: float = field(default_factory=time.monotonic)
     release: Release | None = None
     releases: dict[str, Release] = field(default_factory=dict)
@@ -56,6 +58,10 @@ class Context:
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.start:6.1f}] {text}", flush=True)
+
+    def wants(self, spec: str, shape: str) -> bool:
+        """This row of the table is to be measured."""
+        return not self.shapes or (shape if spec == "ngram" else f"{spec}:{shape}") in self.shapes
 
     def stage(self, name: str, run: Callable[[], object], keep: str = "", needs_s: float = 0.0) -> object:
         """Runs one stage; what it returns is recorded under `keep`. A failure is recorded and the next stage goes on; one

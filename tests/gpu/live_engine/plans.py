@@ -19,7 +19,7 @@ FLAGS = ["--cuda-graph-bs-decode", "1", "4", "16", "--max-running-requests", "16
          "--max-total-tokens", "220000"]
 PROOF_LAYERS, SKEW = 8, "0-7"
 PROOF_FLAGS = ["--cuda-graph-bs-decode", "1", "2", "4", "--max-running-requests", "4", "--mem-fraction-static", "0.85",
-               "--max-total-tokens", "60000", "--disable-radix-cache"]
+               "--max-total-tokens", "24000", "--disable-radix-cache"]
 EAGER = ["--cuda-graph-backend-decode=disabled"]
 
 
@@ -54,7 +54,7 @@ class Plan:
         self.context = context
         self.built = threading.Event()
         self.servers: dict[str, Server] = {}
-        self.orders = {name: Orders(context.work / f"orders-{name}.json") for name in ("proof", "eager")}
+        self.orders = {name: Orders(context.work / f"orders-{name}.json") for name in ("proof", "eager", "tokens")}
         self.model = write_model(context.work / "model", context.layers, 8 * context.tp)
         self.small = write_model(context.work / "small", PROOF_LAYERS, 8 * context.tp, 384)
 
@@ -94,6 +94,11 @@ class Plan:
         return self.context.server("eager", self.small, [*ngram(), *PROOF_FLAGS, *EAGER], "validate", {
             **WEIGHTS, **self.orders["eager"].environ(), "KDTREE_DEFRAG_SORT": "0"}, entry_point=True)
 
+    def start_tokens(self) -> Server:
+        self.built.wait()
+        return self.context.server("tokens", self.model, [*ngram(), *FLAGS], "off",
+                                   {**WEIGHTS, **self.orders["tokens"].environ()})
+
     # stages
 
     def rows(self, name: str, column_of: dict[str, str], needs_s: float) -> None:
@@ -101,7 +106,7 @@ class Plan:
         context = self.context
         for server, column in column_of.items():
             spec = "dflash" if server == "chain" else "ngram"
-            if server not in self.servers:
+            if server not in self.servers or not context.wants(spec, name):
                 continue
             running = self.servers[server]
             if column == "modes":
@@ -129,8 +134,8 @@ class Plan:
         folder.mkdir(exist_ok=True)
         first, last = map(int, SKEW.split("-"))
         stage("router", lambda: proofs.router(server, release, orders, range(first, last + 1)), "router_counts")
-        stage("faults", lambda: proofs.faults(server, release, orders), "planted_faults")
         stage("coming", lambda: proofs.coming_and_going(server, release), "coming_and_going")
+        stage("faults", lambda: proofs.faults(server, release, orders), "planted_faults")
         stage("recapture", lambda: proofs.recapture(server, release, orders), "captures_again")
         stage("churn", lambda: proofs.churn(server, release), "kv_churn_sorted")
         stage("greedy", lambda: agree.greedy(server, release, orders, folder), "greedy_tokens_8_layers")
@@ -149,29 +154,26 @@ class Plan:
                 self.servers.pop(name).close()
 
 
-def plan_all(context: Context) -> None:
-    """Everything that one GPU can show, in one go. What is not timed is done while the large servers start."""
+def plan_table(context: Context) -> None:
+    """The table: NGRAM trees and DFLASH chains, off, validate, on and off again from one process, live; the ceiling and a
+    server without kdtree beside it; how long a switch takes. The servers share the GPU, one at a time is asked."""
     plan = Plan(context)
-    prover = threading.Thread(target=plan.prove)
     try:
         builder = threading.Thread(target=plan.build)
         builder.start()
-        prover.start()
         plan.start(["ceiling", "unpatched", "armed", "chain"])
         builder.join()
-        armed = plan.servers.get("armed")
-        if armed is not None:
-            context.stage("prefill 65k", lambda: speed.prefill(armed, "65k", context.release_of("armed"), context.tp))
-        prover.join()
         for name, needs in (("1k", 12), ("4k", 12), ("16k", 14)):
             plan.rows(name, {"ceiling": "ceiling", "armed": "modes", "unpatched": "unpatched"}, needs)
         plan.close("unpatched")
-        plan.rows("65k", {"ceiling": "ceiling", "armed": "modes"}, 25)
-        if armed is not None:
+        plan.rows("65k", {"ceiling": "ceiling", "armed": "modes"}, 60)
+        if "armed" in plan.servers:
+            armed = plan.servers["armed"]
             context.stage("switch", lambda: switch.latency(armed, context.release_of("armed"), context.tp),
                           "live_switch", 16)
-            context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 10)
-        for name, needs in (("1k", 6), ("16k", 10), ("65k", 16)):
+            if context.programs:
+                context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 8)
+        for name, needs in (("1k", 6), ("16k", 10), ("65k", 20)):
             plan.rows(name, {"chain": "modes"}, needs)
         plan.close("chain")
         if context.release is not None:
@@ -180,8 +182,36 @@ def plan_all(context: Context) -> None:
         for name, needs in (("4x16k", 20), ("16x4k", 16), ("128k", 25)):
             plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, needs)
     finally:
-        prover.join()
         plan.close()
+
+
+def plan_proofs(context: Context) -> None:
+    """What needs no timing: faults, captures, router, churn, tokens."""
+    plan = Plan(context)
+    plan.build()
+    plan.prove()
+
+
+def plan_tokens(context: Context) -> None:
+    """off against on with all layers: greedy tokens, and logits along a forced text."""
+    plan = Plan(context)
+    try:
+        plan.build()
+        plan.start(["tokens"])
+        if "tokens" in plan.servers:
+            server, release, orders = plan.servers["tokens"], context.release_of("tokens"), plan.orders["tokens"]
+            context.stage("greedy", lambda: agree.greedy(server, release, orders, context.work, context.tp),
+                          "greedy_tokens")
+            context.stage("forced", lambda: agree.forced(server, release, orders, context.work, ranks=context.tp),
+                          "forced_logits")
+    finally:
+        plan.close()
+
+
+def plan_all(context: Context) -> None:
+    """Everything that one GPU can show."""
+    for part in (plan_table, plan_proofs, plan_tokens):
+        part(context)
 
 
 def plan_two(context: Context) -> None:
@@ -205,26 +235,4 @@ def plan_two(context: Context) -> None:
                 server.close()
 
 
-def plan_speed(context: Context) -> None:
-    """The table of NGRAM trees alone."""
-    plan = Plan(context)
-    try:
-        plan.build()
-        plan.start(["ceiling", "unpatched", "armed"])
-        for name in ("1k", "4k", "16k"):
-            plan.rows(name, {"ceiling": "ceiling", "armed": "modes", "unpatched": "unpatched"}, 12)
-        plan.close("unpatched")
-        for name in ("65k", "4x16k", "16x4k", "128k"):
-            plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, 30)
-    finally:
-        plan.close()
-
-
-def plan_proofs(context: Context) -> None:
-    """What needs no timing: faults, captures, router, churn, tokens."""
-    plan = Plan(context)
-    plan.build()
-    plan.prove()
-
-
-PLANS = {"all": plan_all, "speed": plan_speed, "proofs": plan_proofs, "two": plan_two}
+PLANS = {"all": plan_all, "table": plan_table, "proofs": plan_proofs, "tokens": plan_tokens, "two": plan_two}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import load
 
+CLOSE_S = 20.0
 HOOKS = Path(__file__).resolve().parent.parent / "hooks"
 _FIXED = {"HF_HUB_OFFLINE": "1", "SGLANG_IS_FLASHINFER_AVAILABLE": "false", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
           "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -76,17 +77,12 @@ class Server:
         load.post(self.url, "/flush_cache", {})
 
     def close(self) -> None:
-        """Ends its process group, and waits until it is gone."""
-        for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 20.0)):
+        """Kills its process group, and waits until it is gone."""
+        deadline = time.monotonic() + CLOSE_S
+        while time.monotonic() < deadline:
             try:
-                os.killpg(self.process.pid, number)
+                os.killpg(self.process.pid, signal.SIGKILL)
             except ProcessLookupError:
-                break
-            deadline = time.monotonic() + patience
-            while time.monotonic() < deadline:
-                self.process.poll()
-                try:
-                    os.killpg(self.process.pid, 0)
-                except ProcessLookupError:
-                    return
-                time.sleep(0.1)
+                return
+            self.process.poll()
+            time.sleep(0.1)

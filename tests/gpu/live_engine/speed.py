@@ -50,12 +50,6 @@ def warm(server: Server, shape: Shape) -> float:
     return max(run.first_token_s for run in runs)
 
 
-def prefill(server: Server, name: str, release: Release, count: int = 1) -> None:
-    """Has a shape's prompts in the radix cache, so that its row need not wait for them."""
-    release.switch("on", count)
-    load.together(server.url, prompts(SHAPES[name]), tokens=2)
-
-
 def table_row(record: Record, spec: str, name: str, server: Server, release: Release, count: int = 1) -> None:
     """off, validate, on and off again of one shape, from one process, live; each saved as soon as it is known."""
     shape = SHAPES[name]
