@@ -53,12 +53,12 @@ std::vector<int> prompt_ids(unsigned seed, long length) {
 class Round {
  public:
   Round(std::string url, const BenchShape& shape, long steps, const BenchLimits& limits,
-        const std::function<void(std::string_view)>& progress)
+        std::function<void(std::string_view)> progress)
       : url_(std::move(url)),
         shape_(shape),
         steps_(steps),
         limits_(limits),
-        progress_(progress),
+        progress_(std::move(progress)),
         missing_(shape.batch) {}
 
   Result<std::vector<BenchRun>> run() {
