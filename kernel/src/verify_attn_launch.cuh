@@ -69,7 +69,7 @@ cudaError_t launch_verify_attn(const kdtree_verify_attn_params& params, const Sh
     default:
       break;
   }
-  if (error != cudaSuccess) return error;
+  if (error != cudaSuccess || !kCombine) return error;
   return params.batch < 4 ? launch_combine<T, 1>(params, shape, statistics, stream)
                           : launch_combine<T, 4>(params, shape, statistics, stream);
 }

@@ -19,6 +19,11 @@ struct Shape {
   int nsplit;
 };
 
+// What taking a request up costs a block beside its units, in units: the pipeline runs empty, Q is
+// loaded, a partial is written.
+constexpr int kTakeUpUnits = 4;
+
+// The chooser: as few groups as the registers allow, as many splits as fill the GPU once.
 inline Shape make_shape(int draft_tokens, int heads, int nsplit, int multiprocessors) {
   const int rows = draft_tokens * heads;
   const int groups = (rows + 8 * kMaxRowTiles - 1) / (8 * kMaxRowTiles);

@@ -21,6 +21,14 @@
 // every address a constant from one base.
 namespace kdtree {
 
+// For benchmarks only, which build with one of these to see what a part costs: 1 no loads after the
+// second tile, 2 no K Q^T, 4 no V^T P, 8 no combine. Results are wrong.
+#ifndef KDTREE_ABLATE
+#define KDTREE_ABLATE 0
+#endif
+constexpr bool kLoads = (KDTREE_ABLATE & 1) == 0, kScores = (KDTREE_ABLATE & 2) == 0;
+constexpr bool kValues = (KDTREE_ABLATE & 4) == 0, kCombine = (KDTREE_ABLATE & 8) == 0;
+
 constexpr float kNoMaximum = -1e30f;  // finite: differences of maxima stay numbers
 constexpr float kRaiseAbove = 8.0f;   // log2 of the largest weight that is let through
 constexpr int kTileBytes = kTileRows * kRowBytes;
@@ -234,7 +242,7 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
   for (int tile = unit; tile < end; ++tile, stage ^= kTileBytes) {
     ptx::copy_wait<0>();
     __syncthreads();  // this tile is here, and the other stage is read out
-    if (tile + 1 < end) {
+    if (tile + 1 < end && (kLoads || tile == unit)) {
       gather.load(tile + 1, next_slot, base + (stage ^ kTileBytes), chunk);
       if (tile + 2 < end) next_slot = gather.slot(tile + 2);
     }
@@ -253,7 +261,8 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
         uint32_t a[4];
         ptx::load_matrix_x4(a, key_from + stage + ks * 128);
 #pragma unroll
-        for (int nt = 0; nt < kTiles; ++nt) ptx::mma<T>(s[nt], a, q[ks][nt][0], q[ks][nt][1]);
+        for (int nt = 0; nt < kTiles; ++nt)
+          if constexpr (kScores) ptx::mma<T>(s[nt], a, q[ks][nt][0], q[ks][nt][1]);
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c)
@@ -326,7 +335,8 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
         uint32_t a[4];
         ptx::load_matrix_x4_trans(a, value_from + stage + ks * 16 * kRowBytes + i * 256);
 #pragma unroll
-        for (int nt = 0; nt < kTiles; ++nt) ptx::mma<T>(o[i][nt], a, b[nt][0], b[nt][1]);
+        for (int nt = 0; nt < kTiles; ++nt)
+          if constexpr (kValues) ptx::mma<T>(o[i][nt], a, b[nt][0], b[nt][1]);
       }
     }
   }
@@ -373,12 +383,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first_row = group * Layout::kRows;
   while (unit < end) {
     const RequestShape shape(p, request);
+    const int next_unit = first_unit + shape.cost();
     const int last_unit = first_unit + shape.units() < end ? first_unit + shape.units() : end;
     if (unit < last_unit && first_row < shape.tokens * p.heads) {
       const int partial = (split + request) * groups + group;
       // Kept out of registers while they are all needed.
       int4* walk = reinterpret_cast<int4*>(shared + Layout::kWalk);
-      if (threadIdx.x == 0) *walk = make_int4(last_unit, first_unit + shape.units(), request, end);
+      if (threadIdx.x == 0) *walk = make_int4(next_unit, 0, request, end);
       attend<T, kTiles>(p, request, unit - first_unit, last_unit - first_unit, partial, first_row,
                         shared);
       const float* sums = reinterpret_cast<const float*>(shared + Layout::kRowMax);
@@ -392,14 +403,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                    row] = make_float2(maxima[row], sums[row] + sums[row + Layout::kRows] +
                                                        sums[row + 2 * Layout::kRows] +
                                                        sums[row + 3 * Layout::kRows]);
-      unit = at_end.x;
-      first_unit = at_end.y;
+      unit = first_unit = at_end.x;
       request = at_end.z + 1;
       end = at_end.w;
       __syncthreads();
     } else {
-      unit = last_unit;
-      first_unit += shape.units();
+      unit = first_unit = next_unit;
       ++request;
     }
   }

@@ -8,7 +8,8 @@
 #include "verify_attn_shape.h"
 
 // Who does what, worked out on the device from the index arrays. A unit is kTileRows keys of one
-// request; the units of the batch, in order, are dealt out to the splits in equal runs.
+// request; each request has kTakeUpUnits more, in which there is nothing to do. The units of the
+// batch, in order, are dealt out to the splits in equal runs.
 namespace kdtree {
 
 __device__ __forceinline__ int64_t load_index(const void* array, int bits, int64_t at) {
@@ -41,6 +42,7 @@ struct RequestShape {
     return tokens == 0 ? 0
                        : static_cast<int>((int64_t{prefix} + tokens + kTileRows - 1) / kTileRows);
   }
+  __device__ __forceinline__ int cost() const { return tokens == 0 ? 0 : units() + kTakeUpUnits; }
 };
 
 __device__ __forceinline__ int warp_inclusive_sum(int value, int lane) {
@@ -58,7 +60,7 @@ struct BatchUnits {
   int before = 0;
   __device__ __forceinline__ BatchUnits(const kdtree_verify_attn_params& p, int b, int lane) {
     for (int base = 0; base < p.batch; base += 32) {
-      const int units = base + lane < p.batch ? RequestShape(p, base + lane).units() : 0;
+      const int units = base + lane < p.batch ? RequestShape(p, base + lane).cost() : 0;
       total += __reduce_add_sync(0xffffffffu, units);
       before += __reduce_add_sync(0xffffffffu, base + lane < b ? units : 0);
     }
@@ -74,7 +76,7 @@ struct Located {
   int first_unit = 0;
   __device__ __forceinline__ Located(const kdtree_verify_attn_params& p, int unit, int lane) {
     for (int base = 0; base < p.batch; base += 32) {
-      const int units = base + lane < p.batch ? RequestShape(p, base + lane).units() : 0;
+      const int units = base + lane < p.batch ? RequestShape(p, base + lane).cost() : 0;
       const int end = first_unit + warp_inclusive_sum(units, lane);
       const uint32_t past = __ballot_sync(0xffffffffu, end > unit);
       if (past != 0) {

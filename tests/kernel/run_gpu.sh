@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that wants a GPU, in one go: tests, compute-sanitizer, HMMA in the machine code, benchmark. Needs a built
-# library, pytest and a CUDA toolkit's compute-sanitizer and cuobjdump on PATH; leaves FOLDER/{bench,observe}.json and gpu.log.
+# library, pytest and a CUDA toolkit's compute-sanitizer and cuobjdump on PATH; leaves FOLDER/{verify-h200,observe}.json and gpu.log
+# (another GPU's report is named like that too). SGLang's kernel is timed beside ours if python3 can import it;
+# KDTREE_SGLANG=FOLDER is added to the benchmark's PYTHONPATH.
 #   tests/kernel/run_gpu.sh LIBRARY FOLDER [COMMIT]
 set -uo pipefail
 library=$(realpath "$1"); out=$2; commit=${3:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
@@ -21,7 +23,7 @@ check() { local what=$1; shift; echo "== $what"; "$@" || { echo "FAILED: $what";
     check "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-name-exclude regex="at::.*" python3 tests/kernel/sanitize.py "$library"
   done
   check "what observing costs" python3 kernel/bench/bench_observe.py --lib "$library" --out "$out/observe.json" --commit "$commit" --driver "$driver"
-  check benchmark python3 kernel/bench/bench_verify.py --lib "$library" --out "$out/bench.json" --commit "$commit" --driver "$driver"
+  check benchmark env PYTHONPATH="kernel/python${KDTREE_SGLANG:+:$KDTREE_SGLANG}" python3 -m kdtree_kernel.bench --lib "$library" --out "$out/verify-h200.json" --commit "$commit"
   [ "$failed" = 0 ] && echo "ALL PASSED" || echo "SOME FAILED"
 } 2>&1 | tee "$out/gpu.log"
 grep -q '^ALL PASSED$' "$out/gpu.log"

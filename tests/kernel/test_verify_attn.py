@@ -46,7 +46,7 @@ def test_batches(device: str, prefixes: list[int], n: int, dtype: torch.dtype) -
     assert_right(case, inputs, run(case, inputs))
 
 
-@pytest.mark.parametrize("heads", [1, 3, 8, 16, 128])
+@pytest.mark.parametrize("heads", [1, 3, 4, 8, 16, 32, 64, 128])
 def test_heads(device: str, heads: int) -> None:
     case = Case("heads", torch.bfloat16, [77, 5], 5, heads=heads)
     inputs = make_inputs(case, device, heads)
@@ -57,6 +57,41 @@ def test_heads(device: str, heads: int) -> None:
 def test_most_draft_tokens(device: str, n: int) -> None:
     case = Case("most", torch.bfloat16, [40], n, heads=2)
     inputs = make_inputs(case, device, n)
+    assert_right(case, inputs, run(case, inputs))
+
+
+@pytest.mark.parametrize("page", [16, 64])
+def test_pages_by_their_slots(device: str, page: int) -> None:
+    """Larger pages are runs of slots: the kernel sees slot indices and nothing else."""
+    case = Case("pages", torch.bfloat16, [200, 70], 9)
+    inputs = make_inputs(case, device, page)
+    rows = inputs["kv_pool"][inputs["kv_indices"].long()]
+    pages = torch.randperm(40, generator=torch.Generator().manual_seed(page)).to(device)
+    pool = torch.full((40 * page, 1, 576), NAN, dtype=torch.bfloat16, device=device)
+    slots, first = [], 0
+    for prefix in case.prefixes:
+        own = pages[first : first + -(-prefix // page)]
+        first += len(own)
+        slots.append((own[:, None] * page + torch.arange(page, device=device)).flatten()[:prefix])
+    inputs["kv_indices"] = torch.cat(slots).to(case.index_dtype)
+    pool[inputs["kv_indices"]] = rows
+    inputs["kv_pool"] = pool
+    assert_right(case, inputs, run(case, inputs))
+
+
+@pytest.mark.parametrize("prefixes", [[20_000] + [100] * 15, [100] * 15 + [20_000], [33] * 64],
+                         ids=["long first", "long last", "64"])
+def test_mixed_and_large_batches(gpu: str, prefixes: list[int]) -> None:
+    case = Case("mixed", torch.bfloat16, prefixes, 9)
+    inputs = make_inputs(case, gpu, 20)
+    out = run(case, inputs)
+    assert_right(case, inputs, out)
+    assert torch.equal(out, run(case, inputs))
+
+
+def test_longest_context(gpu: str) -> None:
+    case = Case("longest", torch.bfloat16, [262_144], 9, heads=4)
+    inputs = make_inputs(case, gpu, 21)
     assert_right(case, inputs, run(case, inputs))
 
 
