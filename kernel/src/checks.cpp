@@ -91,7 +91,8 @@ int check(const kdtree_moe_table& t) {
 int check(const kdtree_moe_count_params& p) {
   if (p.struct_bytes != sizeof p) return KDTREE_BAD_STRUCT;
   if (const int status = check(p.table); status != KDTREE_OK) return status;
-  if (p.layer < 0 || p.layer >= p.table.layers || p.tokens < 0 || p.columns < 0)
+  if (p.layer < 0 || p.layer >= p.table.layers || p.tokens < 0 || p.columns < 0 ||
+      int64_t{p.tokens} * p.columns > INT32_MAX)
     return KDTREE_BAD_SHAPE;
   if (!is_index_bits(p.ids_bits)) return KDTREE_BAD_DTYPE;
   return p.ids == nullptr && p.tokens > 0 && p.columns > 0 ? KDTREE_BAD_POINTER : KDTREE_OK;

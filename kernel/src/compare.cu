@@ -5,6 +5,7 @@
 
 #include "checks.h"
 #include "compare_rule.h"
+#include "early.cuh"
 
 namespace kdtree {
 namespace {
@@ -23,6 +24,8 @@ __device__ TokenDelta merge(const TokenDelta& a, const TokenDelta& b) {
 template <typename T>
 __global__ void __launch_bounds__(kTokenThreads)
     token_kernel(const __grid_constant__ kdtree_compare_params p, TokenDelta* deltas) {
+  ptx::launch_dependents();
+  ptx::wait_for_previous();
   if (p.enable != nullptr && *p.enable == 0) return;
   __shared__ TokenDelta shared[kTokenThreads / 32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -62,6 +65,7 @@ __global__ void __launch_bounds__(kTokenThreads)
 // One block: all tokens into the accumulator.
 __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(const __grid_constant__ kdtree_compare_params p, const TokenDelta* deltas) {
+  ptx::wait_for_previous();
   if (p.enable != nullptr && *p.enable == 0) return;
   __shared__ TokenDelta shared[kTotalThreads];
   __shared__ int worst[kTotalThreads];
@@ -116,11 +120,10 @@ int kdtree_compare_cuda(const kdtree_compare_params* params, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   auto* deltas = static_cast<TokenDelta*>(params->workspace);
   const auto tokens = static_cast<unsigned>(params->tokens);
-  if (params->dtype == KDTREE_BF16)
-    token_kernel<__nv_bfloat16><<<tokens, kTokenThreads, 0, on>>>(*params, deltas);
-  else
-    token_kernel<__half><<<tokens, kTokenThreads, 0, on>>>(*params, deltas);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  total_kernel<<<1, kTotalThreads, 0, on>>>(*params, deltas);
-  return cudaGetLastError();
+  const cudaError_t error =
+      params->dtype == KDTREE_BF16
+          ? launch_after(token_kernel<__nv_bfloat16>, tokens, kTokenThreads, on, *params, deltas)
+          : launch_after(token_kernel<__half>, tokens, kTokenThreads, on, *params, deltas);
+  if (error != cudaSuccess) return error;
+  return launch_after(total_kernel, 1, kTotalThreads, on, *params, deltas);
 }

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "checks.h"
+#include "early.cuh"
 #include "moe_table.h"
 
 namespace kdtree {
@@ -14,9 +15,19 @@ __device__ void add(uint64_t* counter, uint64_t amount) {
   asm volatile("red.global.add.u64 [%0], %1;" ::"l"(counter), "l"(amount) : "memory");
 }
 
-__device__ int64_t index_at(const void* array, int32_t bits, int64_t at) {
-  return bits == 64 ? static_cast<const int64_t*>(array)[at]
-                    : int64_t{static_cast<const int32_t*>(array)[at]};
+// kdtree_moe_count_params and what is worked out of it once, on the host.
+struct Count {
+  kdtree_moe_count_params params;
+  int32_t experts_a_rank;  // 1 without ranks
+};
+
+// The expert of assignment i, row by row; -1 if it is to be left out.
+__device__ int32_t expert_at(const kdtree_moe_count_params& p, int32_t i) {
+  const int32_t row = i / p.columns;
+  const int64_t at = row * p.ids_stride + (i - row * p.columns);
+  const int64_t expert = p.ids_bits == 64 ? static_cast<const int64_t*>(p.ids)[at]
+                                          : int64_t{static_cast<const int32_t*>(p.ids)[at]};
+  return expert >= 0 && expert < p.table.experts ? static_cast<int32_t>(expert) : -1;
 }
 
 __global__ void begin_kernel(kdtree_moe_head* head, int32_t rows) {
@@ -26,27 +37,28 @@ __global__ void begin_kernel(kdtree_moe_head* head, int32_t rows) {
   head->tokens += static_cast<uint64_t>(rows);
 }
 
-// One block: counts in shared memory, then one addition for each expert that was chosen.
-__global__ void __launch_bounds__(kCountThreads)
-    count_kernel(const __grid_constant__ kdtree_moe_count_params p) {
+// One block: counts in shared memory, then one addition for each expert that was chosen. Each
+// thread's first assignment is read together with the number of rows, not after it.
+__global__ void __launch_bounds__(kCountThreads) count_kernel(const __grid_constant__ Count count) {
+  const kdtree_moe_count_params& p = count.params;
   __shared__ uint32_t counts[KDTREE_MOE_MAX_EXPERTS];
   __shared__ uint32_t busy[KDTREE_MOE_MAX_RANKS];
   __shared__ uint32_t unique;
   const int me = static_cast<int>(threadIdx.x);
-  const int64_t rows = min(p.table.head->rows, p.tokens);
-  if (rows <= 0) return;
   for (int e = me; e < p.table.experts; e += kCountThreads) counts[e] = 0;
   for (int r = me; r < p.table.ranks; r += kCountThreads) busy[r] = 0;
   if (me == 0) unique = 0;
   __syncthreads();
+  ptx::wait_for_previous();
+  int32_t expert = me < p.tokens * p.columns ? expert_at(p, me) : -1;
+  const int32_t assignments = min(p.table.head->rows, p.tokens) * p.columns;
+  if (assignments <= 0) return;
   uint32_t first_uses = 0;
-  const int64_t assignments = rows * p.columns;
-  for (int64_t i = me; i < assignments; i += kCountThreads) {
-    const int64_t row = i / p.columns;
-    const int64_t expert = index_at(p.ids, p.ids_bits, row * p.ids_stride + (i - row * p.columns));
-    if (expert < 0 || expert >= p.table.experts) continue;
+  for (int32_t i = me; i < assignments; i += kCountThreads) {
+    if (i != me) expert = expert_at(p, i);
+    if (expert < 0) continue;
     first_uses += atomicAdd(&counts[expert], 1u) == 0 ? 1 : 0;
-    if (p.table.ranks > 0) busy[rank_of(static_cast<int32_t>(expert), p.table)] = 1;
+    if (p.table.ranks > 0) busy[expert / count.experts_a_rank] = 1;
   }
   if (first_uses > 0) atomicAdd(&unique, first_uses);
   __syncthreads();
@@ -103,8 +115,9 @@ int kdtree_moe_count_cuda(const kdtree_moe_count_params* params, void* stream) {
   using namespace kdtree;
   if (params == nullptr) return KDTREE_BAD_POINTER;
   if (const int status = check(*params); status != KDTREE_OK) return status;
-  count_kernel<<<1, kCountThreads, 0, static_cast<cudaStream_t>(stream)>>>(*params);
-  return cudaGetLastError();
+  const kdtree_moe_table& table = params->table;
+  const Count count{*params, table.ranks > 0 ? table.experts / table.ranks : 1};
+  return launch_after(count_kernel, 1, kCountThreads, static_cast<cudaStream_t>(stream), count);
 }
 
 int kdtree_moe_end_cuda(const kdtree_moe_table* table, kdtree_moe_head* copy, int32_t first,

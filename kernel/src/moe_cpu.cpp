@@ -28,7 +28,7 @@ void count(const kdtree_moe_count_params& p) {
       ++table.tokens(p.layer)[expert];
       chosen.set(static_cast<size_t>(expert));
       if (p.table.ranks > 0)
-        busy.set(static_cast<size_t>(rank_of(static_cast<int32_t>(expert), p.table)));
+        busy.set(static_cast<size_t>(expert / (p.table.experts / p.table.ranks)));
     }
   *table.unique(p.layer) += chosen.count();
   ++*table.steps(p.layer);

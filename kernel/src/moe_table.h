@@ -23,9 +23,4 @@ struct MoeView {
   KDTREE_HOST_DEVICE uint64_t* idle(int64_t layer) const { return steps(layers) + layer * ranks; }
 };
 
-// The rank that holds `expert`; ranks >= 1 divides experts.
-KDTREE_HOST_DEVICE inline int32_t rank_of(int32_t expert, const kdtree_moe_table& table) {
-  return expert / (table.experts / table.ranks);
-}
-
 }  // namespace kdtree

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "checks.h"
+#include "early.cuh"
 #include "slots_rule.h"
 
 namespace kdtree {
@@ -12,6 +13,7 @@ constexpr int kSlotThreads = 1024;
 template <typename T>
 __global__ void __launch_bounds__(kSlotThreads)
     slots_kernel(const __grid_constant__ kdtree_slots_params p) {
+  ptx::wait_for_previous();
   if (p.enable != nullptr && *p.enable == 0) return;
   __shared__ unsigned long long pairs, contiguous;
   if (threadIdx.x == 0) pairs = contiguous = 0;
@@ -51,9 +53,7 @@ int kdtree_slots_cuda(const kdtree_slots_params* params, void* stream) {
   if (params == nullptr) return KDTREE_BAD_POINTER;
   if (const int status = check(*params); status != KDTREE_OK) return status;
   const auto on = static_cast<cudaStream_t>(stream);
-  if (params->kv_indices_bits == 64)
-    slots_kernel<int64_t><<<1, kSlotThreads, 0, on>>>(*params);
-  else
-    slots_kernel<int32_t><<<1, kSlotThreads, 0, on>>>(*params);
-  return cudaGetLastError();
+  return params->kv_indices_bits == 64
+             ? launch_after(slots_kernel<int64_t>, 1, kSlotThreads, on, *params)
+             : launch_after(slots_kernel<int32_t>, 1, kSlotThreads, on, *params);
 }

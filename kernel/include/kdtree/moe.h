@@ -56,7 +56,7 @@ struct kdtree_moe_count_params {
   int64_t ids_stride; /* elements between rows */
   int32_t ids_bits;   /* 32 or 64 */
   int32_t tokens;     /* >= 0 */
-  int32_t columns;    /* >= 0 */
+  int32_t columns;    /* >= 0; tokens * columns fits an int32 */
   int32_t reserved;
 };
 
