@@ -10,7 +10,7 @@ BUILD := build/$(PRESET)
 PYTHON = $(shell tests/env/setup.sh --print)/bin/python3
 export KDTREE_BUILD = $(CURDIR)/$(BUILD)
 
-.PHONY: help setup build test demo root torture fuzz package check-format format tidy engine-report asan clean
+.PHONY: help setup build test demo root torture fuzz fuzzers package check-format format tidy engine-report asan clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,9 +21,11 @@ setup: ## install what the build and the tests need (idempotent; the only step t
 build: setup ## build everything: programs, kernel for sm_90 and sm_120, torch op, tests
 	KDTREE_PYTHON=$(PYTHON) cmake --preset $(PRESET)
 	cmake --build --preset $(PRESET) -j $(JOBS)
+
+fuzzers: setup
 	KDTREE_PYTHON=$(PYTHON) cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
 
-test: build ## all tests: unit, kernel, patch, real systemd host, demo
+test: build fuzzers ## all tests: unit, kernel, patch, real systemd host, demo
 	ctest --preset $(PRESET) -j $(JOBS) --timeout 600
 	$(PYTHON) -m pytest -q tests
 
@@ -37,7 +39,7 @@ torture: root build ## every verb, stopped at every change in every way (hours);
 	$(PYTHON) tests/torture/campaign.py --jobs $(JOBS) --record tests/host/results/torture.json $(TORTURE)
 
 FUZZ_SECONDS ?= 600
-fuzz: build ## each fuzzer for FUZZ_SECONDS; what it finds new goes into build/fuzz/found
+fuzz: fuzzers ## each fuzzer for FUZZ_SECONDS; what it finds new goes into build/fuzz/found
 	$(PYTHON) tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS)
 
 package: setup ## the Debian package: build/release/kdtree_*.deb

@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, help="a JSON line for each run")
     options = parser.parse_args()
     until = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
-    started = time.monotonic()
+    started, commit = time.monotonic(), _commit()
 
     def say(text: str) -> None:
         print(f"[{time.monotonic() - started:6.0f} s] {text}", flush=True)
@@ -185,7 +185,7 @@ def main() -> int:
         with open(options.runs or "/dev/null", "w") as log:
             for outcome in outcomes_of(layer, scratch.folder, tasks, options.jobs, until):
                 tally.add(outcome)
-                log.write(json.dumps(asdict(outcome)) + "\n")
+                log.write(json.dumps({"at_s": round(time.monotonic() - started, 1), **asdict(outcome)}) + "\n")
                 log.flush()
                 if outcome.broken:
                     say("INCONSISTENT " + text_of(outcome))
@@ -198,7 +198,7 @@ def main() -> int:
         options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.write_text(json.dumps({
             "points": len(tally.points), "faults": sorted(tally.faults), "runs": tally.runs, "planned": len(tasks),
-            "inconsistent": len(tally.inconsistent), "commit": _commit(),
+            "inconsistent": len(tally.inconsistent), "commit": commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}, indent=1) + "\n")
     return 1 if tally.inconsistent else 0
 
