@@ -18,6 +18,7 @@ STATE = "/var/lib/kdtree/state.json"
 JOURNAL = "/var/lib/kdtree/journal/"
 RELEASES = "/opt/kdtree/releases"
 LEFTOVER = re.compile(r"/\.[^/]*(\.kdtree-\d+|staging|damaged|partial|tmp)[^/]*$")
+LATE = re.compile(r"^note: (cannot|systemd|removing|starting|stopping) ", re.MULTILINE)
 NOTHING = {"release": "", "mode": "off", "cold": False}
 KILLED = None
 DONE, REFUSED, ROLLED_BACK, ROLLBACK_FAILED, LOCKED = 0, 3, 4, 5, 6
@@ -84,20 +85,29 @@ def after_recovery(host: TortureHost, taken: Tree, old: View, new: View, *, rc: 
                    said: str = "") -> list[str]:
     """`rc`: what the interrupted verb exited with. `passed`: its journal said that the change was in force, None: not known.
     `said`: what it wrote to stderr."""
+    try:
+        view = view_of(taken)
+    except Damaged as error:
+        return [str(error)]
+    late = LATE.search(said) if rc == DONE else None  # what comes after the gate may fail, if that is said
+    if late:
+        view, old, new = (_without_agent(each) for each in (view, old, new))
+    broken = consistent(host, taken, releases=not late)
+    return broken + _which(view, old, new, rc, passed)
+
+
+def consistent(host: TortureHost, taken: Tree, releases: bool = True) -> list[str]:
+    """Nothing lies about, no change is open, and state.json, files, systemd, engine and `status` agree."""
     broken = [f"left over: {path}" for path in sorted(taken) if LEFTOVER.search(path)]
     if not host.is_closed():
         broken.append("the journal is still open")
     try:
-        view = view_of(taken)
+        current = state_of(taken)["current"]
     except Damaged as error:
         return broken + [str(error)]
-    if rc == DONE and "note: " in said:  # what comes after the gate may fail, if that is said
-        view, old, new = (_without_agent(each) for each in (view, old, new))
-    broken += _which(view, old, new, rc, passed)
-    broken += [] if rc == DONE and "note: removing /opt/kdtree" in said else _damaged_releases(taken)
-    broken += _engine(host, taken, dict(view.current))
-    broken += _said(host, dict(view.current))
-    return broken
+    if releases:
+        broken += _damaged_releases(taken)
+    return broken + _engine(host, taken, current) + _said(host, current)
 
 
 def _without_agent(view: View) -> View:
