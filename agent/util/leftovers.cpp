@@ -47,7 +47,8 @@ void remove_leftovers(const Root& root) {
     if (path.extension() == ".d" && fs::is_directory(fs::symlink_status(path, error)))
       remove_temps(path);
   for (const auto& path : in(root(paths::kReleases)))
-    if (path.filename().string().starts_with(".staging-")) fs::remove_all(path, error);
+    if (path.filename().string().starts_with(".staging-") && fs::remove_all(path, error) > 0)
+      std::ignore = sync_directory(path.parent_path());
 }
 
 }  // namespace kdtree

@@ -8,6 +8,9 @@
 
 #include "agent/util/result.h"
 
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
 // What the fuzzers share. Each is LLVMFuzzerTestOneInput: with clang a libFuzzer program, else with
 // run_corpus.cpp a program that runs the files given to it.
 namespace fuzz {

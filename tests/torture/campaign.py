@@ -29,6 +29,7 @@ from torture_host import Point, TortureHost
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORD = REPOSITORY / "tests" / "host" / "results" / "torture.json"
+PIECE = 12
 ALL_FAULTS = tuple(dict.fromkeys(fault for kind in FAULTS.values() for fault in kind))
 
 
@@ -40,11 +41,15 @@ class Task:
 
 
 def tasks_of(scenes: Sequence[Scene], faults: Sequence[str], seed: int) -> list[Task]:
-    """All of them, in an order drawn from `seed`."""
-    tasks = [Task(scene, point, fault) for scene in scenes for point in (*scene.points, AFTER_END)
-             for fault in faults_of(point) if fault in faults]
-    random.Random(seed).shuffle(tasks)
-    return tasks
+    """All of them, in an order drawn from `seed`, in runs of one scene: to change the scene takes a restart of the engine."""
+    draw = random.Random(seed)
+    pieces: list[list[Task]] = []
+    for scene in scenes:
+        tasks = [Task(scene, point, fault) for point in (*scene.points, AFTER_END) for fault in faults_of(point) if fault in faults]
+        draw.shuffle(tasks)
+        pieces += [tasks[i:i + PIECE] for i in range(0, len(tasks), PIECE)]
+    draw.shuffle(pieces)
+    return [task for piece in pieces for task in piece]
 
 
 class Bench:
@@ -122,10 +127,12 @@ def _work(layer: Path, folder: Path, tasks: "multiprocessing.Queue", outcomes: "
     bench = Bench(layer, folder)
     try:
         while time.monotonic() < until:
-            task = tasks.get()
-            if task is None:
+            piece = tasks.get()
+            if piece is None:
                 break
-            outcomes.put(bench.run(task))
+            for task in piece:
+                if time.monotonic() < until:
+                    outcomes.put(bench.run(task))
     finally:
         bench.close()
         outcomes.put(None)
@@ -135,8 +142,8 @@ def outcomes_of(layer: Path, folder: Path, tasks: Sequence[Task], jobs: int, unt
     """Runs `tasks` on `jobs` benches, until time.monotonic() reaches `until`."""
     context = multiprocessing.get_context("fork")
     waiting, done = context.Queue(), context.Queue()
-    for task in [*tasks, *[None] * jobs]:
-        waiting.put(task)
+    for piece in [*[tasks[i:i + PIECE] for i in range(0, len(tasks), PIECE)], *[None] * jobs]:
+        waiting.put(piece)
     workers = [context.Process(target=_work, args=(layer, folder / f"bench-{i}", waiting, done, until)) for i in range(jobs)]
     for worker in workers:
         worker.start()

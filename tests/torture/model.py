@@ -63,7 +63,8 @@ VERBS = {
     "rollback": ("rollback", "--yes"),
     "uninstall": ("uninstall", "--keep-releases", "--yes"),
 }
-OFTEN = {"deploy": 4, "off": 3, "validate": 4, "cold": 2, "rollback": 3, "uninstall": 1}
+OFTEN = {"deploy": 2, "off": 3, "validate": 4, "cold": 2, "rollback": 3, "uninstall": 1}
+OFTEN_WITHOUT = {"deploy": 9, "validate": 1, "rollback": 1, "uninstall": 1}  # where nothing is deployed
 FAULTS = ("kill", "enospc", "full", "eio", "cut")
 FURTHEST = 75  # changes of a verb without its build
 
@@ -94,7 +95,8 @@ class Walk:
         if kind == "recover":
             self.said.append("recover")
             return self._recover() + self._compare(self.model)
-        verb = self._random.choices(list(OFTEN), list(OFTEN.values()))[0]
+        often = OFTEN if self.model.now.mode else OFTEN_WITHOUT
+        verb = self._random.choices(list(often), list(often.values()))[0]
         return self._verb(verb) if kind == "verb" else self._fault(verb)
 
     def _verb(self, verb: str) -> list[str]:

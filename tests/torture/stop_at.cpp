@@ -67,6 +67,7 @@ class Tracee {
   std::string bytes(std::uint64_t address, std::size_t size) const {
     std::string text(size, '\0');
     const iovec here{text.data(), size};
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
     const iovec there{reinterpret_cast<void*>(address), size};
     const ssize_t got = ::process_vm_readv(pid_, &here, 1, &there, 1, 0);
     text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
@@ -198,8 +199,7 @@ Call look_at(const Tracee& tracee, const user_regs_struct& regs) {
 
 class Stopper {
  public:
-  Stopper(Options options, pid_t pid)
-      : options_(std::move(options)), pid_(pid), tracee_(pid), log_(nullptr) {
+  Stopper(Options options, pid_t pid) : options_(std::move(options)), pid_(pid), tracee_(pid) {
     log_ = std::fopen(options_.log.c_str(), "we");
   }
 
@@ -311,7 +311,7 @@ class Stopper {
   Options options_;
   pid_t pid_;
   Tracee tracee_;
-  std::FILE* log_;
+  std::FILE* log_ = nullptr;
   user_regs_struct regs_{};
   long count_ = 0;
   bool full_ = false, no_bus_ = false, replaced_ = false;
