@@ -4,6 +4,8 @@
 What a release has to pass to be added to engines.json. Each runs with the packages of the locked environment, its own
 source in front of them; a release that is not known is accepted, as an operator would."""
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +15,8 @@ from kdtree_patch.fingerprint import examine
 
 sys.path.insert(0, str(HERE.parent / "contract"))
 from engine_sources import INSTALLED, VERSIONS, folder  # noqa: E402
+
+OTHERS = [version for version in VERSIONS if version != INSTALLED]
 
 CODE = PREAMBLE + """
 import sglang
@@ -59,13 +63,23 @@ facts["patched"] = [found["patch_state"], found["reason"]]
 """
 
 
-@pytest.fixture(scope="module", params=[version for version in VERSIONS if version != INSTALLED])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
-    package = folder(request.param)
-    rig = Rig(tmp_path_factory.mktemp("engine"))
+def answer(version: str, rig: Rig) -> dict:
+    package = folder(version)
     path = f"{package.parent}:{rig.environ()['PYTHONPATH']}"
-    return request.param, ask(rig, CODE + SHOW, PYTHONPATH=path, KDTREE_ACCEPT_ENGINE=examine(str(package)).fingerprint,
-                              HF_HUB_OFFLINE="1", SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK="1", TORCHDYNAMO_DISABLE="1")
+    return ask(rig, CODE + SHOW, PYTHONPATH=path, KDTREE_ACCEPT_ENGINE=examine(str(package)).fingerprint,
+               HF_HUB_OFFLINE="1", SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK="1", TORCHDYNAMO_DISABLE="1", OMP_NUM_THREADS="1")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future]]:
+    """Version -> what its process will have said; two run at a time (an import takes 1.1 GB)."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {version: pool.submit(answer, version, Rig(tmp_path_factory.mktemp("engine"))) for version in OTHERS}
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def engine(request: pytest.FixtureRequest, answers: dict[str, Future]) -> tuple[str, dict]:
+    return request.param, answers[request.param].result()
 
 
 def test_it_is_that_release_and_the_patch_is_in_it(engine: tuple[str, dict]) -> None:
