@@ -62,7 +62,7 @@ def run(tmp_path, head, stream, monkeypatch):
     monkeypatch.setattr(switch, "ROUNDS", 1)
     monkeypatch.setattr(switch, "DWELL_S", 0.2)
     for module, names in ((proofs, ("router", "faults", "recapture")), (agree, ("greedy", "forced")),
-                          (host, ("scrape",)), (observer_cost, ("measure",))):
+                          (host, ("scrape", "bench")), (observer_cost, ("measure",))):
         for name in names:
             monkeypatch.setattr(module, name, lambda *_, name=name, **__: name)
     return made
@@ -83,7 +83,14 @@ def test_all_fills_the_table(run):
     assert "unpatched_ms" in rows["ngram", 1, 160] and "unpatched_ms" not in rows["ngram", 1, 650]
     assert record["planted_faults"] == "faults" and record["greedy_tokens"] == "greedy"
     assert record["coming_and_going"]["mismatches"] == 0 and record["kv_churn_sorted"]["contiguous"] == 0.5
-    assert record["live_switch"]["switches"] == 3
+    assert record["live_switch"]["switches"] == 3 and record["observer_cost"] == "measure"
+    assert "kdtreectl_bench" not in record  # no programs were brought
+
+
+def test_with_kdtrees_own_programs(run):
+    run.programs, run.shapes = "/programs", ("1k",)
+    plans.PLANS["table"](run)
+    assert run.record.data["agent_scrape"] == "scrape" and run.record.data["kdtreectl_bench"] == "bench"
 
 
 def test_chosen_rows_alone(run):

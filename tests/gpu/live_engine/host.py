@@ -51,6 +51,23 @@ def verdict(context) -> dict:  # noqa: ANN001
     return {"exit_status": done.returncode, "verdict": json.loads(done.stdout) if done.stdout else done.stderr.strip()}
 
 
+def bench(context, server: Server) -> dict:  # noqa: ANN001
+    """`kdtreectl bench --engine` of the running engine, off and then on beside it: the table, and both reports."""
+    folder = context.work / "bench"
+    folder.mkdir(exist_ok=True)
+    found: dict = {}
+    arguments = ["--root", context.release.root, "bench", "--engine", server.url, "--contexts", "1k,4k", "--steps", "20"]
+    for mode in ("off", "on"):
+        context.release.switch(mode, context.tp)
+        done = run(context, "kdtreectl", *arguments, "--json")
+        done.check_returncode()
+        (folder / f"{mode}.json").write_text(done.stdout)
+        found[mode] = json.loads(done.stdout)
+    table = run(context, "kdtreectl", *arguments, "--against", folder / "off.json")
+    table.check_returncode()
+    return {**found, "table": table.stdout.splitlines()}
+
+
 def scrape(context, server: Server) -> dict:  # noqa: ANN001
     """The agent beside the running engine, under load: validate, then on. The whole scrape goes to $OUT/agent.txt."""
     context.release.switch("validate", context.tp)

@@ -173,12 +173,14 @@ def plan_table(context: Context) -> None:
                           "live_switch", 16)
             if context.programs:
                 context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 8)
+                context.stage("kdtreectl bench", lambda: host.bench(context, armed), "kdtreectl_bench", 8)
         for name, needs in (("1k", 6), ("16k", 10), ("65k", 20)):
             plan.rows(name, {"chain": "modes"}, needs)
         plan.close("chain")
         if context.release is not None:
             context.stage("observer cost", lambda: observer_cost.measure(
-                str(context.release.library), str(context.release.folder / "python")), "router_observer", 5)
+                str(context.release.library), context.out / "observe.json", context.record.data["commit"]),
+                "observer_cost", 10)
         for name, needs in (("4x16k", 20), ("16x4k", 16), ("128k", 25)):
             plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, needs)
     finally:
