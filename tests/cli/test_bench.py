@@ -61,6 +61,7 @@ def test_beside_an_earlier_report(ctl, server, tmp_path):
     (["--engine", "http://127.0.0.1:9", "--contexts", "1x"], USAGE, ["'1x'"]),
     (["--engine", "http://127.0.0.1:9", "--steps", "1"], USAGE, ["--steps"]),
     (["--engine", "http://127.0.0.1:9"], REFUSED, ["context 1000", "127.0.0.1:9"]),
+    ([], USAGE, ["/etc/kdtree/kdtree.json"]),
 ])
 def test_what_is_wrong_is_named(ctl, arguments, code, words):
     done = ctl("bench", *arguments)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from live_engine import load
 from live_engine.release import REPOSITORY, Release, read_drop_in
 
 sys.path.insert(0, str(REPOSITORY / "tests/engine"))
@@ -73,7 +74,7 @@ def light_release(tmp_path_factory):
     return engine_process.Release(folder / "host", folder / "installed", found["torch"], found["fingerprint"])
 
 
-def test_a_switch_is_in_force_on_both_ranks_of_the_light_engine(light_release, tmp_path):
+def test_switch_and_load_on_both_ranks_of_the_light_engine(light_release, tmp_path):
     import engine_process
 
     release = bare_release(tmp_path)
@@ -85,3 +86,6 @@ def test_a_switch_is_in_force_on_both_ranks_of_the_light_engine(light_release, t
         assert release.switch("validate", 2) < 20
         assert not release.in_force("on", 2) and release.in_force("validate", 2)
         assert [rank["tp_rank"] for rank in release.ranks()] == [0, 1]
+        runs = load.together(f"http://127.0.0.1:{engine.port}", [[1, 2, 3], [4, 5]], 2000, steps=6)
+        assert all(run.verifies >= 6 and len(run.ids) < 2000 for run in runs)
+        assert load.step_time(runs)["ms"] > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that only tell: status, doctor, history, selftest, heatmap; and the agent's metrics on a real host."""
+"""Verbs that only tell: status, doctor, history, selftest, bench, heatmap; and the agent's metrics on a real host."""
 
 from __future__ import annotations
 
@@ -67,6 +67,21 @@ def test_history_tells_of_the_deploy(steady):
 def test_selftest_says_the_device(steady):
     done = steady.ctl("selftest")
     assert done.rc == 0 and "cpu" in done.out.lower(), done.out + done.err
+
+
+def test_bench_is_the_releases_own(steady):
+    done = steady.ctl("bench", "--json")
+    assert done.rc == 0 and json.loads(done.out)["points"] == [], done.out + done.err
+    assert "1 x 1000" in done.err  # its progress
+
+
+def test_bench_of_the_running_engine_names_mode_and_release(steady):
+    done = steady.ctl("bench", "--engine", "http://127.0.0.1:30000", "--contexts", "200,100:2", "--steps", "6", "--json")
+    assert done.rc == 0, done.err
+    report = json.loads(done.out)
+    assert (report["mode"], report["release"]) == ("off", steady.path("/opt/kdtree/current").readlink().name)
+    assert [(point["context"], point["batch"]) for point in report["points"]] == [(200, 1), (100, 2)]
+    assert all(point["ms"] > 0 and point["tokens_a_step"] == 3 for point in report["points"])
 
 
 def test_heatmap_draws_eight_rows(steady):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _MAX_BODY_BYTES = 1 << 20
 _GENERATE_TIMEOUT_SECONDS = 600.0
+_STREAM_TOKENS = 3
 
 
 class BadRequest(ValueError):
@@ -67,14 +68,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(200, None)
         elif path == "/generate":
             self._generate(raw)
+        elif path == "/abort_request":
+            self._abort(raw)
         else:
             self._send(404, {"detail": "Not Found"})
 
     def _generate(self, raw: bytes) -> None:
         try:
-            input_ids, count = read_generate(json.loads(raw))
+            body = json.loads(raw)
+            input_ids, count = read_generate(body)
         except (BadRequest, json.JSONDecodeError) as error:
             self._send(400, {"error": {"message": str(error)}})
+            return
+        if body.get("stream") is True:
+            self._stream(str(body.get("rid", "")), input_ids, count)
             return
         started = time.monotonic()
         tokens = self.engine.generate(input_ids, count, _GENERATE_TIMEOUT_SECONDS)
@@ -84,6 +91,43 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(200, {"text": "", "output_ids": tokens, "meta_info": {
             "prompt_tokens": len(input_ids), "completion_tokens": len(tokens),
             "e2e_latency": time.monotonic() - started, "finish_reason": {"type": "length", "length": count}}})
+
+    def _abort(self, raw: bytes) -> None:
+        try:
+            rid = json.loads(raw)["rid"]
+        except (ValueError, KeyError, TypeError):
+            self._send(400, {"error": {"message": "rid is missing"}})
+            return
+        self.engine.aborted.add(str(rid))
+        self._send(200, None)
+
+    def _stream(self, rid: str, input_ids: list[int], count: int) -> None:
+        """Server-sent events as SGLang's: all ids so far in each; the verify steps are counted in the last one alone.
+        Prefill gives one token, then each chunk is one request of _STREAM_TOKENS to the ranks."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        given, steps = [], 0
+        while len(given) < count and rid not in self.engine.aborted:
+            wanted = 1 if not given else min(_STREAM_TOKENS, count - len(given))
+            tokens = self.engine.generate((input_ids + given)[-4096:], wanted, _GENERATE_TIMEOUT_SECONDS)
+            if tokens is None:
+                self._event({"error": {"message": "a rank did not answer"}})
+                return
+            steps += 1 if given else 0
+            given += tokens
+            self._event({"text": "", "output_ids": given, "meta_info": {
+                "id": rid, "prompt_tokens": len(input_ids), "completion_tokens": len(given), "finish_reason": None}})
+        self._event({"text": "", "output_ids": given, "meta_info": {
+            "id": rid, "prompt_tokens": len(input_ids), "completion_tokens": len(given), "spec_verify_ct": steps,
+            "finish_reason": {"type": "abort" if len(given) < count else "length"}}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, value: dict) -> None:
+        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+        self.wfile.flush()
 
     def _send(self, status: int, body: dict | None) -> None:
         payload = b"" if body is None else json.dumps(body).encode()

@@ -112,6 +112,7 @@ class Engine:
         self.flags, self.ranks, self.faults = flags, ranks, faults
         self.up = False
         self.stopping = threading.Event()
+        self.aborted: set[str] = set()  # streamed requests that somebody called off
         self._next, self._lock = 0, threading.Lock()
 
     def generate(self, input_ids: list[int], max_new_tokens: int, timeout: float) -> list[int] | None:
