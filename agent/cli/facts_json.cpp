@@ -40,6 +40,9 @@ Json to_json(const Verdict& verdict, const ValidateConfig& limits) {
                      {"max_ulp", or_null(rank.max_ulp)},
                      {"mean_abs", or_null(rank.mean_abs)},
                      {"worst_layer", or_null(rank.worst_layer)},
+                     {"worst_request", or_null(rank.worst_request)},
+                     {"worst_batch", or_null(rank.worst_batch)},
+                     {"worst_head", or_null(rank.worst_head)},
                      {"longest_prefix", rank.longest_prefix},
                      {"batches", batches_json(rank.batches)}});
   return {{"verdict", verdict_name(verdict.kind)},

@@ -72,6 +72,9 @@ RankVerdict judge_rank(const RankView& view, const std::string& release_id,
   verdict.max_abs = stats.max_abs;
   verdict.max_ulp = stats.max_ulp;
   verdict.worst_layer = stats.worst_layer;
+  verdict.worst_request = stats.worst_request;
+  verdict.worst_batch = stats.worst_batch;
+  verdict.worst_head = stats.worst_head;
   verdict.longest_prefix = stats.longest_prefix;
   if (stats.compares > 0)
     verdict.mean_abs = stats.sum_mean_abs / static_cast<double>(stats.compares);

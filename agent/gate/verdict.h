@@ -27,10 +27,13 @@ struct RankVerdict {
   std::string reason;  // why it isn't clean; "" = clean
   std::uint64_t compares = 0;
   std::uint64_t mismatches = 0;
-  std::optional<double> max_abs;   // output units
-  std::optional<double> max_ulp;   // of the output dtype at the output's magnitude
-  std::optional<double> mean_abs;  // mean over compares of the mean |difference|
-  std::optional<int> worst_layer;
+  std::optional<double> max_abs;                   // output units
+  std::optional<double> max_ulp;                   // of the output dtype at the output's magnitude
+  std::optional<double> mean_abs;                  // mean over compares of the mean |difference|
+  std::optional<int> worst_layer;                  // where max_ulp was seen
+  std::optional<int> worst_request;                // its row in the batch
+  std::optional<int> worst_batch;                  // requests in that call
+  std::optional<int> worst_head;                   // of this rank
   std::uint64_t longest_prefix = 0;                // tokens
   std::map<std::uint32_t, std::uint64_t> batches;  // batch size -> compares
 };

@@ -102,6 +102,9 @@ TEST_F(VerdictTest, TheWorstCompareIsNamed) {
   EXPECT_EQ(judge().reasons.at(0),
             "rank 1: 1 of 101 compares over tolerance, worst in layer 17, request 2 of 4, head 5, "
             "prefix 4100");
+  EXPECT_EQ(judge().ranks.at(1).worst_request, 2);
+  EXPECT_EQ(judge().ranks.at(1).worst_batch, 4);
+  EXPECT_EQ(judge().ranks.at(1).worst_head, 5);
 }
 
 TEST_F(VerdictTest, ABatchSizeThatServedAndWasNeverComparedIsInsufficient) {
