@@ -167,8 +167,12 @@ Status read_agent(const json& value, AgentConfig& agent) {
   object.text("listen", agent.listen);
   const std::size_t colon = agent.listen.rfind(':');
   const std::string port = colon == std::string::npos ? "" : agent.listen.substr(colon + 1);
-  if (colon == 0 || !is_digits(port) || port.size() > 5 || std::stoi(port) > 65535)
-    object.reject("listen", "is not HOST:PORT", "such as 127.0.0.1:9817");
+  if (!agent.listen.starts_with("unix:/") &&
+      (colon == 0 || !is_digits(port) || port.size() > 5 || std::stoi(port) > 65535))
+    object.reject("listen", "is neither HOST:PORT nor unix:/PATH", "such as 127.0.0.1:9817");
+  object.text("web_config", agent.web_config);
+  if (!agent.web_config.empty() && agent.web_config.front() != '/')
+    object.reject("web_config", "is not an absolute path");
   return object.finish();
 }
 

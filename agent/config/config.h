@@ -59,7 +59,10 @@ struct ValidateConfig {
 };
 
 struct AgentConfig {
-  std::string listen = "127.0.0.1:9817";  // host:port
+  std::string listen = "127.0.0.1:9817";  // host:port, or unix:/path
+  // Absolute path of a web configuration in prometheus/exporter-toolkit's format (TLS, passwords);
+  // "" = none. Needed to listen beyond loopback.
+  std::string web_config;
 };
 
 struct MoeConfig {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/config/config.h"
+#include "agent/daemon/web_listener.h"
 #include "agent/metrics/exporter.h"
 
 namespace kdtree {
@@ -22,10 +23,12 @@ void log_line(const char* priority, const std::string& text) {
   std::fprintf(stderr, "%s%s\n", priority, text.c_str());
 }
 
-std::string address_of(const AgentOptions& options) {
-  if (options.listen) return *options.listen;
+AgentConfig agent_config(const AgentOptions& options) {
   const auto config = load_config(options.root);
-  return config ? config->agent.listen : AgentConfig{}.listen;
+  AgentConfig agent = config ? config->agent : AgentConfig{};
+  if (options.listen) agent.listen = *options.listen;
+  if (options.web_config) agent.web_config = *options.web_config;
+  return agent;
 }
 
 // A file descriptor that is readable once the process is told to end. Blocks those signals in this
@@ -60,27 +63,30 @@ class ProblemLog {
 Status serve(const AgentOptions& options) {
   const UniqueFd ended = end_signals();
   std::signal(SIGPIPE, SIG_IGN);
-  const std::string address = address_of(options);
-  KDTREE_TRY_ASSIGN(UniqueFd listener, listen_on(address));
-
+  const AgentConfig agent = agent_config(options);
   ExporterOptions wanted;
   wanted.root = options.root;
   wanted.stats_dir = options.stats_dir;
   wanted.gpus.nvml_path = options.nvml;
+
+  KDTREE_TRY_ASSIGN(WebListener listener, WebListener::open(agent.listen, agent.web_config));
   const Exporter exporter(std::move(wanted));
-  KDTREE_TRY_ASSIGN(const auto server,
-                    HttpServer::start(std::move(listener), [&exporter](std::string_view path) {
-                      return exporter.answer(path);
-                    }));
-  log_line(SD_INFO, "serving http://" + address + "/metrics");
-  ::sd_notifyf(0, "READY=1\nSTATUS=serving http://%s/metrics", address.c_str());
+  KDTREE_TRY(
+      listener.serve([&exporter](const HttpRequest& request) { return exporter.answer(request); }));
+  const std::string address = listener.address();
+  log_line(SD_INFO, "serving " + address);
+  ::sd_notifyf(0, "READY=1\nSTATUS=serving %s", address.c_str());
 
   ProblemLog log;
   pollfd end{ended.get(), POLLIN, 0};
   while (::poll(&end, 1, kTickMs) <= 0) {
-    log.update(exporter.problems());
+    listener.follow();
+    std::vector<std::string> problems = exporter.problems();
+    if (!listener.problem().empty()) problems.push_back(listener.problem());
+    log.update(std::move(problems));
     if (exporter.turning()) ::sd_notify(0, "WATCHDOG=1");
   }
+  listener.stop();
   ::sd_notify(0, "STOPPING=1");
   log_line(SD_INFO, "told to end");
   return {};

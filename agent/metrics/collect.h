@@ -7,7 +7,7 @@
 
 #include "agent/metrics/exposition.h"
 #include "agent/metrics/host_view.h"
-#include "agent/metrics/moe_load.h"
+#include "agent/metrics/moe_tracker.h"
 #include "agent/nvml/gpu_sampler.h"
 
 // From what was read to series. No I/O but /proc/self in add_agent_metrics().
@@ -18,8 +18,14 @@ void add_gpu_metrics(Exposition& out, const NvmlSnapshot& nvml, const Config* co
 // `seen`: every rank seen since the agent began; ranks of this view are added.
 void add_rank_metrics(Exposition& out, const HostView& view, std::set<int>& seen);
 
-void add_moe_metrics(Exposition& out, const HostView& view, MoeWindow& window,
+// The rank that speaks for all of them of its routing; nullptr: none observes it.
+const RankStats* moe_spokesman(const HostView& view);
+
+void add_moe_metrics(Exposition& out, const HostView& view, MoeTracker& tracker,
                      std::chrono::steady_clock::time_point now);
+
+// One series an expert of each layer: for those who ask for it.
+void add_expert_metrics(Exposition& out, const MoeStats& moe);
 
 void add_host_metrics(Exposition& out, const HostView& view);
 

@@ -1,41 +1,128 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "agent/metrics/collect.h"
 
 namespace kdtree {
 namespace {
 
-template <typename Value>
-void add_known(Exposition& out, Metric metric, const std::string& gpu,
-               const std::optional<Value>& value) {
-  if (value) out.add(metric, {gpu}, static_cast<double>(*value));
-}
+constexpr std::size_t kMostProcesses = 16;  // series a GPU
 
-void add_gpu(Exposition& out, const GpuSnapshot& gpu, const std::string& driver) {
-  const std::string index = std::to_string(gpu.index);
-  if (!gpu.uuid.empty())
-    out.add(Metric::gpu_info, {index, gpu.uuid, gpu.name, driver, gpu.pci_bus_id}, 1);
-  if (gpu.condition) out.add(Metric::gpu_up, {index}, gpu.condition == GpuCondition::ok ? 1 : 0);
-  if (gpu.condition && gpu.condition != GpuCondition::ok)
-    out.add(Metric::gpu_failure_info, {index, std::string(gpu_condition_name(*gpu.condition))}, 1);
-  if (gpu.sample_age) out.add(Metric::gpu_sample_age, {index}, gpu.sample_age->count());
-  for (const auto& [xid, count] : gpu.xids) {
-    out.add(Metric::gpu_xid_errors, {index, std::to_string(xid)},
-            static_cast<double>(count.events));
-    out.add(Metric::gpu_xid_last_timestamp, {index, std::to_string(xid)},
-            std::chrono::duration<double>(count.last.time_since_epoch()).count());
+using Seconds = std::chrono::duration<double>;
+
+// The series of one GPU, each with its index and uuid.
+class GpuSeries {
+ public:
+  GpuSeries(Exposition& out, const GpuSnapshot& gpu)
+      : out_(out), gpu_(gpu), index_(std::to_string(gpu.index)) {}
+
+  void add_state(const std::string& driver) {
+    if (!gpu_.uuid.empty()) add(Metric::gpu_info, 1, gpu_.name, driver, gpu_.pci_bus_id);
+    const bool up = gpu_.condition == GpuCondition::ok;
+    if (gpu_.condition) add(Metric::gpu_up, up ? 1 : 0);
+    if (gpu_.condition && !up)
+      add(Metric::gpu_failure_info, 1, std::string(gpu_condition_name(*gpu_.condition)));
+    if (gpu_.sample_age) add(Metric::gpu_sample_age, gpu_.sample_age->count());
+    if (gpu_.sample_took) add(Metric::gpu_sample_duration, gpu_.sample_took->count());
+    for (const auto& [xid, count] : gpu_.xids) {
+      add(Metric::gpu_xid_errors, static_cast<double>(count.events), std::to_string(xid));
+      add(Metric::gpu_xid_last_timestamp, Seconds(count.last.time_since_epoch()).count(),
+          std::to_string(xid));
+    }
   }
-  if (!gpu.values) return;
-  add_known(out, Metric::gpu_utilization, index, gpu.values->utilization);
-  if (gpu.values->utilization) {
-    out.add(Metric::gpu_busy_seconds, {index}, gpu.busy.count());
-    out.add(Metric::gpu_observed_seconds, {index}, gpu.observed.count());
+
+  void add_values(const GpuValues& values) {
+    add_known(Metric::gpu_utilization, values.utilization);
+    add_known(Metric::gpu_utilization_max, values.utilization_max);
+    if (values.utilization) {
+      add(Metric::gpu_busy_seconds, gpu_.busy.count());
+      add(Metric::gpu_observed_seconds, gpu_.observed.count());
+      out_.add_histogram(Metric::gpu_utilization_distribution, {index_, gpu_.uuid},
+                         UtilizationSpread::kBounds, gpu_.spread.counts, gpu_.spread.sum);
+    }
+    add_known(Metric::gpu_sm_active, values.gpm.sm_active);
+    add_known(Metric::gpu_sm_occupancy, values.gpm.sm_occupancy);
+    add_known(Metric::gpu_tensor_active, values.gpm.tensor_active);
+    add_known(Metric::gpu_dram_active, values.gpm.dram_active);
+    add_known(Metric::gpu_memory_used, values.memory_used_bytes);
+    add_known(Metric::gpu_memory_total, values.memory_total_bytes);
+    add_known(Metric::gpu_power, values.power_watts);
+    add_known(Metric::gpu_energy, values.energy_joules);
+    add_known(Metric::gpu_temperature, values.temperature_celsius);
+    add_known(Metric::gpu_clock, values.sm_clock_hertz, "sm");
+    add_known(Metric::gpu_clock, values.memory_clock_hertz, "memory");
+    if (values.clock_events) add_clock_events(*values.clock_events);
   }
-  add_known(out, Metric::gpu_memory_used, index, gpu.values->memory_used_bytes);
-  add_known(out, Metric::gpu_memory_total, index, gpu.values->memory_total_bytes);
-  add_known(out, Metric::gpu_power, index, gpu.values->power_watts);
-  add_known(out, Metric::gpu_temperature, index, gpu.values->temperature_celsius);
-  add_known(out, Metric::gpu_pcie_receive, index, gpu.values->pcie_receive_bytes_per_second);
-  add_known(out, Metric::gpu_pcie_transmit, index, gpu.values->pcie_transmit_bytes_per_second);
+
+  void add_slow(const GpuSlowValues& slow) {
+    add_known(Metric::gpu_power_limit, slow.power_limit_watts);
+    add_known(Metric::gpu_clock_max, slow.sm_clock_max_hertz, "sm");
+    add_known(Metric::gpu_clock_max, slow.memory_clock_max_hertz, "memory");
+    add_known(Metric::gpu_ecc_errors, slow.ecc_corrected, "corrected");
+    add_known(Metric::gpu_ecc_errors, slow.ecc_uncorrected, "uncorrected");
+    if (!slow.processes) return;
+    add(Metric::gpu_processes, static_cast<double>(slow.processes->size()));
+    for (std::size_t i = 0; i < std::min(slow.processes->size(), kMostProcesses); ++i)
+      add_known(Metric::gpu_process_memory, (*slow.processes)[i].memory_bytes,
+                std::to_string((*slow.processes)[i].pid));
+  }
+
+  // GPM's, else what the slow counters said.
+  void add_pcie(const std::optional<GpuValues>& values, const std::optional<GpuSlowValues>& slow) {
+    const auto pick = [&](auto gpm, auto counter) {
+      std::optional<double> known = values ? values->gpm.*gpm : std::nullopt;
+      return known || !slow ? known : (*slow).*counter;
+    };
+    add_known(Metric::gpu_pcie_receive, pick(&GpmValues::pcie_receive_bytes_per_second,
+                                             &GpuSlowValues::pcie_receive_bytes_per_second));
+    add_known(Metric::gpu_pcie_transmit, pick(&GpmValues::pcie_transmit_bytes_per_second,
+                                              &GpuSlowValues::pcie_transmit_bytes_per_second));
+  }
+
+ private:
+  template <typename... Labels>
+  void add(Metric metric, double value, const Labels&... more) {
+    out_.add(metric, {index_, gpu_.uuid, more...}, value);
+  }
+
+  template <typename Value, typename... Labels>
+  void add_known(Metric metric, const std::optional<Value>& value, const Labels&... more) {
+    if (value) add(metric, static_cast<double>(*value), more...);
+  }
+
+  void add_clock_events(const ClockEvents& events) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const std::string reason(kClockEvents[i]);
+      add(Metric::gpu_clock_event, events[i] ? 1 : 0, reason);
+      add(Metric::gpu_clock_event_seconds, gpu_.clock_event_time[i].count(), reason);
+    }
+  }
+
+  Exposition& out_;
+  const GpuSnapshot& gpu_;
+  const std::string index_;
+};
+
+// Of the oldest and slowest GPU.
+void add_collectors(Exposition& out, const NvmlSnapshot& nvml) {
+  std::optional<Seconds> age;
+  std::optional<Seconds> took;
+  std::optional<Seconds> pcie_age;
+  std::optional<Seconds> pcie_took;
+  const auto raise = [](std::optional<Seconds>& highest, const std::optional<Seconds>& value) {
+    if (value) highest = std::max(highest.value_or(Seconds(0)), *value);
+  };
+  for (const GpuSnapshot& gpu : nvml.gpus) {
+    raise(age, gpu.sample_age);
+    raise(took, gpu.sample_took);
+    if (!gpu.slow || !gpu.slow->pcie_took) continue;
+    raise(pcie_age, gpu.slow_age);
+    raise(pcie_took, gpu.slow->pcie_took);
+  }
+  if (age) out.add(Metric::collector_age, {"gpus"}, age->count());
+  if (took) out.add(Metric::collector_duration, {"gpus"}, took->count());
+  if (pcie_age) out.add(Metric::collector_age, {"pcie"}, pcie_age->count());
+  if (pcie_took) out.add(Metric::collector_duration, {"pcie"}, pcie_took->count());
 }
 
 }  // namespace
@@ -49,7 +136,14 @@ void add_gpu_metrics(Exposition& out, const NvmlSnapshot& nvml, const Config* co
   out.add(Metric::nvml_events_up, nvml.events ? 1 : 0);
   if (config != nullptr && config->kernel.device == KernelDevice::cuda)
     out.add(Metric::gpus_expected, config->engine.ranks);
-  for (const GpuSnapshot& gpu : nvml.gpus) add_gpu(out, gpu, nvml.driver);
+  for (const GpuSnapshot& gpu : nvml.gpus) {
+    GpuSeries series(out, gpu);
+    series.add_state(nvml.driver);
+    if (gpu.values) series.add_values(*gpu.values);
+    if (gpu.slow) series.add_slow(*gpu.slow);
+    series.add_pcie(gpu.values, gpu.slow);
+  }
+  add_collectors(out, nvml);
 }
 
 }  // namespace kdtree

@@ -54,6 +54,7 @@ void add_host_metrics(Exposition& out, const HostView& view) {
   if (view.control)
     out.add(Metric::control_generation, static_cast<double>(view.control->generation));
   if (!view.current_release.empty()) out.add(Metric::release_info, {view.current_release}, 1);
+  if (view.trial) out.add(Metric::trial, *view.trial ? 1 : 0);
   add_drift(out, view);
 }
 

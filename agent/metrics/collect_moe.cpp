@@ -8,94 +8,154 @@ namespace {
 
 double number(std::uint64_t value) { return static_cast<double>(value); }
 
+double sum_of(const std::vector<std::uint64_t>& values, const LayerGroup& layers) {
+  return std::accumulate(values.begin() + static_cast<std::ptrdiff_t>(layers.first),
+                         values.begin() + static_cast<std::ptrdiff_t>(layers.last) + 1, 0.0);
+}
+
+class MoeSeries {
+ public:
+  MoeSeries(Exposition& out, const MoeStats& moe, const MoeTracker& tracker, int ranks)
+      : out_(out), moe_(moe), tracker_(tracker), layers_(layer_groups(moe, ranks)) {}
+
+  void add_counters() {
+    out_.add(Metric::moe_steps, number(moe_.steps));
+    out_.add(Metric::moe_tokens, number(moe_.tokens));
+    const GroupLoads all = group_loads(moe_, moe_.expert_tokens, 1);
+    for (const LayerGroup& layers : layers_) {
+      double tokens = 0;
+      for (std::size_t i = layers.first; i <= layers.last; ++i) tokens += number(all[i][0]);
+      out_.add(Metric::moe_layer_tokens, {layers.name}, tokens);
+      if (!moe_.layer_steps.empty())
+        out_.add(Metric::moe_layer_steps, {layers.name}, sum_of(moe_.layer_steps, layers));
+      if (moe_.unique_experts.empty()) continue;
+      out_.add(Metric::moe_unique_experts, {layers.name}, sum_of(moe_.unique_experts, layers));
+      double expected = 0;
+      for (std::size_t i = layers.first; i <= layers.last; ++i)
+        expected += tracker_.expected_unique()[i];
+      out_.add(Metric::moe_expected_unique_experts, {layers.name}, expected);
+    }
+  }
+
+  void add_layout(const MoeLayout& layout) {
+    out_.add(Metric::moe_layout_info,
+             {std::to_string(layout.ep_size), std::to_string(layout.tp_size),
+              std::to_string(moe_.experts), std::to_string(moe_.top_k)},
+             1);
+  }
+
+  void add_rank_load(const MoeLayout& layout) {
+    const GroupLoads loads = group_loads(moe_, moe_.expert_tokens, layout.ep_size);
+    for (int rank = 0; rank < layout.tp_size; ++rank) {
+      const auto group = static_cast<std::size_t>(layout.group_of_rank(rank));
+      const std::string name = std::to_string(rank);
+      double tokens = 0;
+      for (const auto& layer : loads) tokens += number(layer[group]);
+      out_.add(Metric::moe_rank_tokens, {name}, tokens);
+      if (layout.ep_size == 1) continue;
+      add_layer_rank(loads, group, [&](const std::string& layer, double load) {
+        out_.add(Metric::moe_layer_rank_tokens, {layer, name}, load);
+      });
+      out_.add(Metric::moe_rank_straggler_layer_intervals, {name}, tracker_.highest()[group]);
+      add_idle(name, group);
+    }
+    if (layout.ep_size == 1) return;
+    out_.add(Metric::moe_layer_intervals, tracker_.intervals());
+    if (tracker_.expected_idle())
+      out_.add(Metric::moe_expected_idle_layer_steps, *tracker_.expected_idle());
+  }
+
+  void add_peaks(const MoeLayout& layout) {
+    if (tracker_.window().empty() || moe_.layers == 0) return;
+    const GroupLoads loads = group_loads(moe_, tracker_.window(), layout.ep_size);
+    if (const auto peak = peak_load(moe_, loads, 0, moe_.layers - 1)) {
+      out_.add(Metric::moe_peak_load, peak->observed);
+      out_.add(Metric::moe_expected_peak_load, peak->expected);
+    }
+    if (layout.ep_size == 1) return;
+    for (const LayerGroup& layers : layers_)
+      if (const auto peak = peak_load(moe_, loads, layers.first, layers.last)) {
+        out_.add(Metric::moe_layer_peak_load, {layers.name}, peak->observed);
+        out_.add(Metric::moe_layer_expected_peak_load, {layers.name}, peak->expected);
+      }
+  }
+
+  void add_what_if(const MoeLayout& layout) {
+    for (const int size : other_ep_sizes(layout, moe_.experts)) {
+      const std::string ep_size = std::to_string(size);
+      if (!tracker_.window().empty() && moe_.layers > 0)
+        if (const auto peak =
+                peak_load(moe_, group_loads(moe_, tracker_.window(), size), 0, moe_.layers - 1)) {
+          out_.add(Metric::moe_what_if_peak_load, {ep_size}, peak->observed);
+          out_.add(Metric::moe_what_if_expected_peak_load, {ep_size}, peak->expected);
+        }
+      if (layout.ep_size != 1 || size != layout.tp_size) continue;
+      const GroupLoads loads = group_loads(moe_, moe_.expert_tokens, size);
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(size); ++rank)
+        add_layer_rank(loads, rank, [&](const std::string& layer, double load) {
+          out_.add(Metric::moe_what_if_layer_rank_tokens, {ep_size, layer, std::to_string(rank)},
+                   load);
+        });
+    }
+  }
+
+ private:
+  template <typename Add>
+  void add_layer_rank(const GroupLoads& loads, std::size_t group, Add add) {
+    for (const LayerGroup& layers : layers_) {
+      double load = 0;
+      for (std::size_t i = layers.first; i <= layers.last; ++i) load += number(loads[i][group]);
+      add(layers.name, load);
+    }
+  }
+
+  void add_idle(const std::string& rank, std::size_t group) {
+    if (!tracker_.expected_idle()) return;
+    double idle = 0;
+    for (std::size_t layer = 0; layer < moe_.layers; ++layer)
+      idle += number(moe_.idle_ranks[layer * moe_.idle_ranks_width + group]);
+    out_.add(Metric::moe_rank_idle_layer_steps, {rank}, idle);
+  }
+
+  Exposition& out_;
+  const MoeStats& moe_;
+  const MoeTracker& tracker_;
+  const std::vector<LayerGroup> layers_;
+};
+
+}  // namespace
+
 // All ranks of a tensor-parallel engine route the same tokens: the lowest living one speaks for
 // all.
-const RankStats* spokesman(const HostView& view) {
+const RankStats* moe_spokesman(const HostView& view) {
   for (const auto& [rank, stats] : living_ranks(view))
     if (stats->moe && stats->moe->steps > 0 && !stats->moe->expert_tokens.empty()) return stats;
   return nullptr;
 }
 
-class MoeSeries {
- public:
-  MoeSeries(Exposition& out, const MoeStats& moe) : out_(out), moe_(moe) {}
-
-  void add_counters() {
-    out_.add(Metric::moe_steps, number(moe_.steps));
-    out_.add(Metric::moe_tokens, number(moe_.tokens));
-    for (std::size_t layer = 0; layer < moe_.layers; ++layer) {
-      const auto row =
-          moe_.expert_tokens.begin() + static_cast<std::ptrdiff_t>(layer * moe_.experts);
-      out_.add(Metric::moe_layer_tokens, {name(layer)},
-               number(std::accumulate(row, row + moe_.experts, std::uint64_t{0})));
-      if (!moe_.layer_steps.empty())
-        out_.add(Metric::moe_layer_steps, {name(layer)}, number(moe_.layer_steps[layer]));
-      if (!moe_.unique_experts.empty())
-        out_.add(Metric::moe_unique_experts, {name(layer)}, number(moe_.unique_experts[layer]));
-    }
-  }
-
-  void add_rank_load(const MoeLayout& layout) {
-    out_.add(Metric::moe_layout_info,
-             {std::to_string(layout.ep_size), std::to_string(layout.tp_size),
-              std::to_string(moe_.experts), std::to_string(moe_.top_k)},
-             1);
-    if (!layout.placed) return;
-    const auto groups = group_tokens(moe_, moe_.expert_tokens, layout);
-    for (int rank = 0; rank < layout.tp_size; ++rank) {
-      const auto group = static_cast<std::size_t>(layout.group_of_rank(rank));
-      std::uint64_t tokens = 0;
-      for (std::size_t layer = 0; layer < moe_.layers; ++layer) {
-        tokens += groups[layer][group];
-        if (layout.ep_size > 1)
-          out_.add(Metric::moe_layer_rank_tokens, {name(layer), std::to_string(rank)},
-                   number(groups[layer][group]));
-      }
-      out_.add(Metric::moe_rank_tokens, {std::to_string(rank)}, number(tokens));
-      add_idle(layout, rank, group);
-    }
-  }
-
-  void add_balance(const MoeLayout& layout, const MoeBalance& balance) {
-    if (balance.ranks) out_.add(Metric::moe_balance, *balance.ranks);
-    for (std::size_t layer = 0; layer < balance.layer_experts.size(); ++layer) {
-      if (layout.ep_size > 1 && balance.layer_ranks[layer])
-        out_.add(Metric::moe_layer_balance, {name(layer)}, *balance.layer_ranks[layer]);
-      if (balance.layer_experts[layer])
-        out_.add(Metric::moe_layer_expert_balance, {name(layer)}, *balance.layer_experts[layer]);
-    }
-  }
-
- private:
-  std::string name(std::size_t layer) const { return std::to_string(moe_.first_layer + layer); }
-
-  void add_idle(const MoeLayout& layout, int rank, std::size_t group) {
-    if (layout.ep_size == 1 || moe_.idle_ranks.empty() ||
-        moe_.idle_ranks_width != static_cast<std::uint32_t>(layout.ep_size))
-      return;
-    std::uint64_t idle = 0;
-    for (std::size_t layer = 0; layer < moe_.layers; ++layer)
-      idle += moe_.idle_ranks[layer * moe_.idle_ranks_width + group];
-    out_.add(Metric::moe_rank_idle_layer_steps, {std::to_string(rank)}, number(idle));
-  }
-
-  Exposition& out_;
-  const MoeStats& moe_;
-};
-
-}  // namespace
-
-void add_moe_metrics(Exposition& out, const HostView& view, MoeWindow& window,
+void add_moe_metrics(Exposition& out, const HostView& view, MoeTracker& tracker,
                      std::chrono::steady_clock::time_point now) {
-  const RankStats* rank = spokesman(view);
+  const RankStats* rank = moe_spokesman(view);
   if (rank == nullptr) return;
-  MoeSeries series(out, *rank->moe);
-  series.add_counters();
   const auto layout = moe_layout(*rank, view.config ? view.config->moe.ep_size : std::nullopt);
-  const ExpertTable span = window.since(*rank, now);
+  tracker.take(*rank, layout, now);
+  MoeSeries series(out, *rank->moe, tracker, layout ? layout->tp_size : 1);
+  series.add_counters();
   if (!layout) return;
-  series.add_rank_load(*layout);
-  series.add_balance(*layout, moe_balance(*rank->moe, span, *layout));
+  series.add_layout(*layout);
+  if (layout->placed) {
+    series.add_rank_load(*layout);
+    series.add_peaks(*layout);
+  }
+  series.add_what_if(*layout);
+}
+
+void add_expert_metrics(Exposition& out, const MoeStats& moe) {
+  for (std::size_t layer = 0; layer < moe.layers; ++layer)
+    for (std::size_t expert = 0; expert < moe.experts; ++expert)
+      out.add(Metric::moe_expert_tokens,
+              {std::to_string(moe.first_layer + layer), std::to_string(expert)},
+              number(moe.expert_tokens[layer * moe.experts + expert]));
 }
 
 }  // namespace kdtree

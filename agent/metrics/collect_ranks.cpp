@@ -13,7 +13,7 @@ void add_state(Exposition& out, const std::string& rank, const RankStats& stats)
   out.add(
       Metric::rank_info,
       {rank, std::to_string(stats.pid), stats.release_id, stats.engine_version, stats.torch_version,
-       std::string(patch_state_name(stats.patch_state)), stats.device_name},
+       std::string(patch_state_name(stats.patch_state)), stats.device_name, stats.device_uuid},
       1);
   if (active)
     for (const Mode mode : kAllModes)

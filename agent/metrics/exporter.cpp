@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/metrics/exporter.h"
 
+#include "agent/metrics/page.h"
+
 namespace kdtree {
 namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::string_view kLanding =
-    "<!doctype html><html lang=\"en\"><title>kdtree-agent</title><h1>kdtree-agent " KDTREE_VERSION
-    "</h1><ul><li><a href=\"/metrics\">/metrics</a>: for Prometheus<li><a "
-    "href=\"/healthz\">/healthz</a>: whether the agent itself is well</ul></html>\n";
+constexpr std::string_view kPlain = "text/plain; charset=utf-8";
+
+HttpReply exposition(const std::vector<prometheus::MetricFamily>& families,
+                     std::string_view accept) {
+  if (wants_openmetrics(accept))
+    return {200, std::string(kOpenMetricsFormat), as_openmetrics(families)};
+  return {200, std::string(kTextFormat), as_text(families)};
+}
 
 }  // namespace
 
@@ -28,14 +34,18 @@ Exporter::~Exporter() {
 }
 
 Exporter::Look Exporter::look() {
+  const auto began = steady_clock::now();
   HostView view = read_host_view(options_.root, options_.stats_dir);
   Look now;
   now.at = steady_clock::now();
   add_rank_metrics(now.series, view, ranks_seen_);
-  add_moe_metrics(now.series, view, moe_window_, now.at);
+  add_moe_metrics(now.series, view, moe_tracker_, now.at);
   add_host_metrics(now.series, view);
+  now.live = live_host(view, moe_picture(view, moe_tracker_));
+  if (const RankStats* rank = moe_spokesman(view)) now.moe = rank->moe;
   now.config = std::move(view.config);
   now.problems = std::move(view.problems);
+  now.took = steady_clock::now() - began;
   return now;
 }
 
@@ -44,24 +54,28 @@ void Exporter::keep_looking() {
   while (!stopping_.wait_for(lock, options_.period, [this] { return stop_; })) {
     lock.unlock();
     auto now = std::make_shared<const Look>(look());
+    const NvmlSnapshot nvml = gpus_.snapshot();
     lock.lock();
     last_ = std::move(now);
+    history_.add(nvml, steady_clock::now());
   }
 }
 
-bool Exporter::turning() const {
+std::shared_ptr<const Exporter::Look> Exporter::last() const {
   const std::lock_guard lock(mutex_);
-  return steady_clock::now() - last_->at <= options_.files_valid;
+  return last_;
 }
+
+bool Exporter::is_young(const Look& look) const {
+  return steady_clock::now() - look.at <= options_.files_valid;
+}
+
+bool Exporter::turning() const { return is_young(*last()); }
 
 std::vector<prometheus::MetricFamily> Exporter::Collect() const {
-  std::shared_ptr<const Look> last;
-  {
-    const std::lock_guard lock(mutex_);
-    last = last_;
-  }
+  const auto last = this->last();
   Exposition out;
-  if (steady_clock::now() - last->at <= options_.files_valid) {
+  if (is_young(*last)) {
     out = last->series;
   } else {
     out.add(Metric::stats_up, 0);
@@ -69,24 +83,51 @@ std::vector<prometheus::MetricFamily> Exporter::Collect() const {
   }
   add_gpu_metrics(out, gpus_.snapshot(), last->config ? &*last->config : nullptr);
   add_agent_metrics(out, started_);
+  out.add(Metric::collector_age, {"files"},
+          std::chrono::duration<double>(steady_clock::now() - last->at).count());
+  out.add(Metric::collector_duration, {"files"}, last->took.count());
   return out.families();
 }
 
-HttpReply Exporter::answer(std::string_view path) const {
-  if (path == "/metrics") return {200, std::string(kTextFormat), as_text(Collect())};
-  if (path == "/") return {200, "text/html; charset=utf-8", std::string(kLanding)};
-  if (path == "/healthz")
-    return turning() ? HttpReply{200, "text/plain; charset=utf-8", "ok\n"}
-                     : HttpReply{503, "text/plain; charset=utf-8", "files are not being read\n"};
-  return {404, "text/plain; charset=utf-8", "not found; there are /metrics and /healthz\n"};
+HttpReply Exporter::experts(std::string_view accept) const {
+  const auto last = this->last();
+  Exposition out;
+  if (is_young(*last) && last->moe) add_expert_metrics(out, *last->moe);
+  return exposition(out.families(), accept);
+}
+
+HttpReply Exporter::live() const {
+  const auto last = this->last();
+  nlohmann::ordered_json all{
+      {"version", KDTREE_VERSION},
+      {"time",
+       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()}};
+  GpuHistory history;
+  {
+    const std::lock_guard lock(mutex_);
+    history = history_;
+  }
+  all["gpus"] = live_gpus(gpus_.snapshot(), history);
+  for (const char* part : {"host", "moe", "ranks"})
+    all[part] = is_young(*last) ? last->live.at(part) : nlohmann::ordered_json(nullptr);
+  return {200, "application/json", all.dump() + "\n"};
+}
+
+HttpReply Exporter::answer(const HttpRequest& request) const {
+  if (request.path == "/metrics") return exposition(Collect(), request.accept);
+  if (request.path == "/metrics/experts") return experts(request.accept);
+  if (request.path == "/live.json") return live();
+  if (request.path == "/healthz")
+    return turning() ? HttpReply{200, std::string(kPlain), "ok\n"}
+                     : HttpReply{503, std::string(kPlain), "files are not being read\n"};
+  for (const PageFile& file : page_files())
+    if (file.path == request.path) return {200, std::string(file.type), std::string(file.text)};
+  return {404, std::string(kPlain),
+          "not found; there are / /metrics /metrics/experts and /healthz\n"};
 }
 
 std::vector<std::string> Exporter::problems() const {
-  std::vector<std::string> found;
-  {
-    const std::lock_guard lock(mutex_);
-    found = last_->problems;
-  }
+  std::vector<std::string> found = last()->problems;
   const NvmlSnapshot nvml = gpus_.snapshot();
   if (nvml.failure && nvml.failure->failure != NvmlFailure::starting)
     found.push_back("NVML is not usable (" + std::string(nvml_failure_name(nvml.failure->failure)) +

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "agent/metrics/collect.h"
 #include "agent/metrics/http_server.h"
+#include "agent/metrics/live.h"
 #include "agent/nvml/gpu_sampler.h"
 
 namespace kdtree {
@@ -39,8 +41,9 @@ class Exporter : public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
-  // GET /metrics, /healthz (200 while turning(), else 503), / (what there is); 404 for all else.
-  HttpReply answer(std::string_view path) const;
+  // GET /metrics (text or OpenMetrics, by Accept), /metrics/experts, /live.json, /healthz (200
+  // while turning(), else 503), / and its parts; 404 for all else.
+  HttpReply answer(const HttpRequest& request) const;
 
   // False once the thread that looks at the files has not come round for `files_valid`.
   bool turning() const;
@@ -52,21 +55,29 @@ class Exporter : public prometheus::Collectable {
   struct Look {
     Exposition series;
     std::optional<Config> config;
+    std::optional<MoeStats> moe;  // of the rank that speaks for all
+    nlohmann::ordered_json live;
     std::vector<std::string> problems;
     std::chrono::steady_clock::time_point at;
+    std::chrono::duration<double> took{0};
   };
   Look look();
   void keep_looking();
+  std::shared_ptr<const Look> last() const;
+  bool is_young(const Look& look) const;
+  HttpReply experts(std::string_view accept) const;
+  HttpReply live() const;
 
   const ExporterOptions options_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   GpuSampler gpus_;
   std::set<int> ranks_seen_;
-  MoeWindow moe_window_;
+  MoeTracker moe_tracker_;
   mutable std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;
   std::shared_ptr<const Look> last_;
+  GpuHistory history_;  // guarded by mutex_
   std::thread looker_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace kdtree {
@@ -16,6 +17,26 @@ std::string printable(std::string text) {
   return text;
 }
 
+prometheus::MetricType family_type(MetricType type) {
+  switch (type) {
+    case MetricType::counter:
+      return prometheus::MetricType::Counter;
+    case MetricType::histogram:
+      return prometheus::MetricType::Histogram;
+    case MetricType::gauge:
+      break;
+  }
+  return prometheus::MetricType::Gauge;
+}
+
+prometheus::ClientMetric labelled(const MetricSpec& spec, const std::vector<std::string>& labels) {
+  prometheus::ClientMetric series;
+  const std::size_t count = std::min(labels.size(), spec.labels.size());
+  for (std::size_t i = 0; i < count; ++i)
+    series.label.push_back({std::string(spec.labels[i]), printable(labels[i])});
+  return series;
+}
+
 }  // namespace
 
 Exposition::Exposition() {
@@ -23,8 +44,7 @@ Exposition::Exposition() {
     prometheus::MetricFamily family;
     family.name = spec.name;
     family.help = spec.help;
-    family.type = spec.type == MetricType::counter ? prometheus::MetricType::Counter
-                                                   : prometheus::MetricType::Gauge;
+    family.type = family_type(spec.type);
     families_.push_back(std::move(family));
   }
 }
@@ -32,11 +52,22 @@ Exposition::Exposition() {
 void Exposition::add(Metric metric, const std::vector<std::string>& labels, double value) {
   if (!std::isfinite(value)) return;
   const MetricSpec& spec = metric_spec(metric);
-  prometheus::ClientMetric series;
-  const std::size_t count = std::min(labels.size(), spec.labels.size());
-  for (std::size_t i = 0; i < count; ++i)
-    series.label.push_back({std::string(spec.labels[i]), printable(labels[i])});
+  prometheus::ClientMetric series = labelled(spec, labels);
   (spec.type == MetricType::counter ? series.counter.value : series.gauge.value) = value;
+  families_[static_cast<std::size_t>(metric)].metric.push_back(std::move(series));
+}
+
+void Exposition::add_histogram(Metric metric, const std::vector<std::string>& labels,
+                               std::span<const double> bounds,
+                               std::span<const std::uint64_t> counts, double sum) {
+  if (!std::isfinite(sum)) return;
+  prometheus::ClientMetric series = labelled(metric_spec(metric), labels);
+  std::uint64_t so_far = 0;
+  for (std::size_t i = 0; i < std::min(bounds.size(), counts.size()); ++i)
+    series.histogram.bucket.push_back({so_far += counts[i], bounds[i]});
+  series.histogram.bucket.push_back({so_far, std::numeric_limits<double>::infinity()});
+  series.histogram.sample_count = so_far;
+  series.histogram.sample_sum = sum;
   families_[static_cast<std::size_t>(metric)].metric.push_back(std::move(series));
 }
 

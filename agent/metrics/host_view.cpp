@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/metrics/host_view.h"
 
-#include <unistd.h>
-
+#include <nlohmann/json.hpp>
 #include <system_error>
+
+#include "agent/util/file.h"
 
 namespace kdtree {
 namespace {
@@ -33,6 +34,23 @@ void read_current(const Root& root, HostView& view) {
   }
 }
 
+// One flag of kdtreectl's state.json; the rest of it is kdtreectl's own.
+void read_trial(const Root& root, HostView& view) {
+  const auto path = root(paths::kState) / "state.json";
+  const auto text = read_file_if_there(path);
+  if (text && !*text) return;
+  if (text) {
+    const auto state = nlohmann::json::parse(**text, nullptr, false);
+    const auto flag = state.is_object() ? state.find("trial") : state.end();
+    if (flag != state.end() && flag->is_boolean()) {
+      view.trial = flag->get<bool>();
+      return;
+    }
+  }
+  view.host_readable = false;
+  view.problems.push_back(text ? path.string() + ": no flag \"trial\" in it" : text.error().what);
+}
+
 }  // namespace
 
 HostView read_host_view(const Root& root, const std::filesystem::path& stats_dir) {
@@ -45,6 +63,7 @@ HostView read_host_view(const Root& root, const std::filesystem::path& stats_dir
     view.problems.push_back(control.error().what);
   }
   read_current(root, view);
+  read_trial(root, view);
   if (auto stats = read_stats_dir(root, stats_dir))
     view.stats = std::move(*stats);
   else

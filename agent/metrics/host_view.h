@@ -18,10 +18,11 @@ namespace kdtree {
 struct HostView {
   std::optional<StatsDir> stats;  // nullopt: the folder can't be listed
   bool host_readable =
-      true;  // configuration, control file and release: each read, or plainly not there
+      true;  // configuration, control file, state and release: each read, or plainly not there
   std::optional<Config> config;  // nullopt: there is none, or it can't be used
   std::optional<Control> control;
   std::string current_release;        // "" = none
+  std::optional<bool> trial;          // a change is not confirmed yet; nullopt: not known
   std::vector<std::string> problems;  // one line each, for the log
 };
 

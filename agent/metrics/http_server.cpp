@@ -2,14 +2,16 @@
 #include "agent/metrics/http_server.h"
 
 #include <fcntl.h>
+#include <gnutls/gnutls.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <charconv>
-#include <cstring>
-#include <utility>
+#include <cstdarg>
+#include <cstdlib>
+#include <vector>
+
+#include "agent/metrics/basic_auth.h"
 
 namespace kdtree {
 namespace {
@@ -17,29 +19,8 @@ namespace {
 constexpr unsigned kConnections = 32;
 constexpr unsigned kIdleSeconds = 10;
 constexpr std::size_t kBytesPerConnection = 16 * 1024;  // request line and headers
-
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-
-std::pair<std::string, std::string> split_address(const std::string& address) {
-  const auto colon = address.rfind(':');
-  if (colon == std::string::npos) return {};
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != std::string::npos)
-    return {};
-  if (host == "localhost") host = "127.0.0.1";
-  return {host, address.substr(colon + 1)};
-}
-
-// getaddrinfo() takes 99999 for 34463.
-bool is_port(std::string_view text) {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  return error == std::errc{} && end == text.data() + text.size();
-}
+// So that a check of a password holds up the others for a while at most.
+constexpr unsigned kThreadsWithPasswords = 3;
 
 std::uint16_t port_of(int fd) {
   sockaddr_storage bound{};
@@ -50,18 +31,74 @@ std::uint16_t port_of(int fd) {
   return 0;
 }
 
+HttpReply plain(unsigned status, const char* text) {
+  return {status, "text/plain; charset=utf-8", text};
+}
+
+std::string_view header_of(MHD_Connection* connection, const char* name) {
+  const char* value = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+  return value != nullptr ? value : "";
+}
+
 }  // namespace
 
 struct HttpCallback {
-  static HttpReply reply_to(const HttpServer& server, std::string_view method,
+  static bool has_password(HttpServer& server, MHD_Connection* connection) {
+    if (server.auth_ == nullptr) return true;
+    char* password = nullptr;
+    char* name = MHD_basic_auth_get_username_password(connection, &password);
+    const bool fits =
+        name != nullptr && password != nullptr && server.auth_->allows(name, password);
+    ::free(name);
+    ::free(password);
+    return fits;
+  }
+
+  static bool has_certificate(const HttpServer& server, MHD_Connection* connection) {
+    if (!server.web_.tls || server.web_.tls->client_ca.empty()) return true;
+    const MHD_ConnectionInfo* info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    unsigned problems = 0;
+    return info != nullptr && info->tls_session != nullptr &&
+           gnutls_certificate_verify_peers2(static_cast<gnutls_session_t>(info->tls_session),
+                                            &problems) == GNUTLS_E_SUCCESS &&
+           problems == 0;
+  }
+
+  static HttpReply reply_to(HttpServer& server, MHD_Connection* connection, std::string_view method,
                             std::string_view path) {
+    if (!has_certificate(server, connection))
+      return plain(MHD_HTTP_FORBIDDEN, "a client certificate is needed\n");
+    if (!has_password(server, connection))
+      return plain(MHD_HTTP_UNAUTHORIZED, "a name and a password are needed\n");
     if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD)
-      return {MHD_HTTP_METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", "only GET\n"};
+      return plain(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
     try {
-      return server.handler_(path);
+      return server.handler_({path, header_of(connection, MHD_HTTP_HEADER_ACCEPT)});
     } catch (const std::exception&) {
-      return {MHD_HTTP_INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", "internal error\n"};
+      return plain(MHD_HTTP_INTERNAL_SERVER_ERROR, "internal error\n");
     }
+  }
+
+  static void add_headers(const HttpServer& server, const HttpReply& reply,
+                          MHD_Response* response) {
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type.c_str());
+    MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ACCEPT);
+    std::map<std::string, std::string> headers{
+        {"X-Content-Type-Options", "nosniff"},
+        {"X-Frame-Options", "deny"},
+        {"Cache-Control", "no-store"},
+        {"Content-Security-Policy",
+         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri "
+         "'none'; form-action 'none'"}};
+    for (const auto& [name, text] : server.web_.headers) headers[name] = text;
+    for (const auto& [name, text] : headers)
+      MHD_add_response_header(response, name.c_str(), text.c_str());
+    if (reply.status == MHD_HTTP_METHOD_NOT_ALLOWED)
+      MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    if (reply.status == MHD_HTTP_UNAUTHORIZED)
+      MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
+                              "Basic realm=\"kdtree-agent\"");
   }
 
   static MHD_Result answer(void* self, MHD_Connection* connection, const char* url,
@@ -76,14 +113,12 @@ struct HttpCallback {
       *upload_bytes = 0;
       return MHD_YES;
     }
-    HttpReply reply = reply_to(*static_cast<HttpServer*>(self), method, url);
+    auto& server = *static_cast<HttpServer*>(self);
+    HttpReply reply = reply_to(server, connection, method, url);
     MHD_Response* response = MHD_create_response_from_buffer(reply.body.size(), reply.body.data(),
                                                              MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type.c_str());
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (reply.status == MHD_HTTP_METHOD_NOT_ALLOWED)
-      MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    add_headers(server, reply, response);
     const MHD_Result queued = MHD_queue_response(connection, reply.status, response);
     MHD_destroy_response(response);
     return queued;
@@ -92,41 +127,44 @@ struct HttpCallback {
   static void no_log(void*, const char*, va_list) {}
 };
 
-Result<UniqueFd> listen_on(const std::string& address) {
-  const auto [host, port] = split_address(address);
-  if (host.empty() || !is_port(port))
-    return fail(ExitCode::usage, "'" + address + "' is not an address to listen on",
-                "write host:port, as in 127.0.0.1:9817");
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); failed != 0)
-    return fail(ExitCode::usage,
-                "'" + address + "' is not an address to listen on: " + ::gai_strerror(failed),
-                "write a numeric host and a port, as in 127.0.0.1:9817");
-  const std::unique_ptr<addrinfo, FreeAddresses> list(found);
-  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int yes = 1;
-  if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
-      ::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), 64) != 0)
-    return fail(ExitCode::refused, "can't listen on " + address + ": " + std::strerror(errno),
-                "choose another agent.listen, or see what has it: ss -ltnp");
-  return fd;
+HttpServer::HttpServer(HttpHandler handler, WebConfig web)
+    : handler_(std::move(handler)), web_(std::move(web)) {
+  if (!web_.users.empty()) auth_ = std::make_unique<BasicAuth>(web_.users);
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(UniqueFd listener, HttpHandler handler) {
-  std::unique_ptr<HttpServer> server(new HttpServer(std::move(handler)));
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const UniqueFd& listener, HttpHandler handler,
+                                                      WebConfig web) {
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(handler), std::move(web)));
   server->port_ = port_of(listener.get());
   const int fd = ::fcntl(listener.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes its own
+  unsigned flags = MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG;
+  std::vector<MHD_OptionItem> options{
+      {MHD_OPTION_LISTEN_SOCKET, fd, nullptr},
+      {MHD_OPTION_CONNECTION_LIMIT, kConnections, nullptr},
+      {MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, nullptr},
+      {MHD_OPTION_CONNECTION_MEMORY_LIMIT, kBytesPerConnection, nullptr}};
+  const auto text = [&](MHD_OPTION option, const std::string& value) {
+    options.push_back({option, 0, const_cast<char*>(value.c_str())});
+  };
+  if (server->auth_ != nullptr)
+    options.push_back({MHD_OPTION_THREAD_POOL_SIZE, kThreadsWithPasswords, nullptr});
+  if (const auto& tls = server->web_.tls) {
+    flags |= MHD_USE_TLS;
+    text(MHD_OPTION_HTTPS_MEM_CERT, tls->certificate);
+    text(MHD_OPTION_HTTPS_MEM_KEY, tls->key);
+    text(MHD_OPTION_HTTPS_PRIORITIES, tls->priorities);
+    if (!tls->client_ca.empty()) text(MHD_OPTION_HTTPS_MEM_TRUST, tls->client_ca);
+  }
+  options.push_back({MHD_OPTION_END, 0, nullptr});
   server->daemon_ = MHD_start_daemon(
-      MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG, 0, nullptr, nullptr,
-      &HttpCallback::answer, server.get(), MHD_OPTION_EXTERNAL_LOGGER, &HttpCallback::no_log,
-      nullptr, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, kConnections,
-      MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-      kBytesPerConnection, MHD_OPTION_END);
+      flags, 0, nullptr, nullptr, &HttpCallback::answer, server.get(), MHD_OPTION_EXTERNAL_LOGGER,
+      &HttpCallback::no_log, nullptr, MHD_OPTION_ARRAY, options.data(), MHD_OPTION_END);
   if (server->daemon_ == nullptr) {
     ::close(fd);
+    if (server->web_.tls)
+      return fail(ExitCode::usage, "the HTTPS server could not start",
+                  "do tls_server_config's certificate and key belong together? Compare: openssl "
+                  "x509 -noout -pubkey -in CERT; openssl pkey -pubout -in KEY");
     return fail(ExitCode::refused, "the HTTP server could not start");
   }
   return server;

@@ -7,15 +7,20 @@
 #include <string>
 #include <string_view>
 
+#include "agent/metrics/web_config.h"
 #include "agent/util/result.h"
 #include "agent/util/unique_fd.h"
 
 struct MHD_Daemon;
 
-// A small HTTP/1.1 server over libmicrohttpd, which can add TLS and basic authentication to the
-// same listener. It takes a listening socket from outside, so that it may as well be a Unix socket
-// or one that systemd hands over.
+// A small HTTP/1.1 server over libmicrohttpd, with the TLS and the passwords of a web
+// configuration. It takes a listening socket from outside (agent/metrics/listen.h).
 namespace kdtree {
+
+struct HttpRequest {
+  std::string_view path;    // without query
+  std::string_view accept;  // the header's value; "" = none
+};
 
 struct HttpReply {
   unsigned status = 200;
@@ -23,17 +28,17 @@ struct HttpReply {
   std::string body;
 };
 
-// Answers GET (and HEAD) of `path`, without query. Called from the server's thread: must not wait.
-using HttpHandler = std::function<HttpReply(std::string_view path)>;
+// Answers GET and HEAD. Called from one of the server's threads: must not wait.
+using HttpHandler = std::function<HttpReply(const HttpRequest& request)>;
 
-// A listening TCP socket at "host:port" or "[v6]:port"; host is a numeric address or "localhost";
-// port 0 = any free one. Errors: usage (not an address), refused (in use, not allowed, not an
-// address of this host).
-Result<UniqueFd> listen_on(const std::string& address);
+class BasicAuth;
 
 class HttpServer {
  public:
-  static Result<std::unique_ptr<HttpServer>> start(UniqueFd listener, HttpHandler handler);
+  // Listens on a copy of `listener`, so that another server can follow this one on the same
+  // socket. Errors: usage: certificate or key can't be used; refused.
+  static Result<std::unique_ptr<HttpServer>> start(const UniqueFd& listener, HttpHandler handler,
+                                                   WebConfig web = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -41,8 +46,10 @@ class HttpServer {
   std::uint16_t port() const { return port_; }  // 0: not a TCP socket
 
  private:
-  explicit HttpServer(HttpHandler handler) : handler_(std::move(handler)) {}
+  HttpServer(HttpHandler handler, WebConfig web);
   HttpHandler handler_;
+  const WebConfig web_;
+  std::unique_ptr<BasicAuth> auth_;  // null: everybody is let in
   MHD_Daemon* daemon_ = nullptr;
   std::uint16_t port_ = 0;
   friend struct HttpCallback;

@@ -3,19 +3,10 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
+
+#include "agent/metrics/moe_uniform.h"
 
 namespace kdtree {
-namespace {
-
-std::optional<double> mean_over_highest(std::span<const std::uint64_t> loads) {
-  const std::uint64_t highest = loads.empty() ? 0 : *std::max_element(loads.begin(), loads.end());
-  if (highest == 0) return std::nullopt;
-  const auto sum = std::accumulate(loads.begin(), loads.end(), 0.0);
-  return sum / static_cast<double>(loads.size()) / static_cast<double>(highest);
-}
-
-}  // namespace
 
 std::optional<MoeLayout> moe_layout(const RankStats& rank, std::optional<int> ep_size_override) {
   if (!rank.moe) return std::nullopt;
@@ -30,54 +21,59 @@ std::optional<MoeLayout> moe_layout(const RankStats& rank, std::optional<int> ep
   return layout;
 }
 
-std::vector<std::vector<std::uint64_t>> group_tokens(const MoeStats& moe, const ExpertTable& table,
-                                                     const MoeLayout& layout) {
-  const auto groups = static_cast<std::size_t>(layout.ep_size);
-  const std::size_t share = moe.experts / groups;
-  std::vector<std::vector<std::uint64_t>> out(moe.layers, std::vector<std::uint64_t>(groups));
-  for (std::size_t layer = 0; layer < moe.layers; ++layer)
-    for (std::size_t expert = 0; expert < moe.experts; ++expert)
-      out[layer][expert / share] += table[layer * moe.experts + expert];
-  return out;
+std::vector<int> other_ep_sizes(const MoeLayout& layout, std::uint32_t experts) {
+  std::vector<int> sizes;
+  for (int size = 2; size <= layout.tp_size; ++size)
+    if (size != layout.ep_size && layout.tp_size % size == 0 &&
+        experts % static_cast<std::uint32_t>(size) == 0)
+      sizes.push_back(size);
+  return sizes;
 }
 
-MoeBalance moe_balance(const MoeStats& moe, const ExpertTable& span, const MoeLayout& layout) {
-  MoeBalance balance;
-  if (span.empty()) return balance;
-  const auto groups = group_tokens(moe, span, layout);
-  double sum_of_means = 0;
-  double sum_of_highests = 0;
+GroupLoads group_loads(const MoeStats& moe, const ExpertTable& table, int groups) {
+  const auto count = static_cast<std::size_t>(groups);
+  const std::size_t share = moe.experts / count;
+  GroupLoads loads(moe.layers, std::vector<std::uint64_t>(count));
   for (std::size_t layer = 0; layer < moe.layers; ++layer) {
-    balance.layer_ranks.push_back(layout.placed ? mean_over_highest(groups[layer]) : std::nullopt);
-    balance.layer_experts.push_back(
-        mean_over_highest(std::span(span).subspan(layer * moe.experts, moe.experts)));
-    const auto highest = *std::max_element(groups[layer].begin(), groups[layer].end());
-    sum_of_highests += static_cast<double>(highest);
-    sum_of_means += std::accumulate(groups[layer].begin(), groups[layer].end(), 0.0) /
-                    static_cast<double>(groups[layer].size());
+    const auto* row = table.data() + layer * moe.experts;
+    for (std::size_t group = 0; group < count; ++group, row += share)
+      loads[layer][group] = std::accumulate(row, row + share, std::uint64_t{0});
   }
-  if (layout.placed && sum_of_highests > 0) balance.ranks = sum_of_means / sum_of_highests;
-  return balance;
+  return loads;
 }
 
-ExpertTable MoeWindow::since(const RankStats& rank, std::chrono::steady_clock::time_point now) {
-  const ExpertTable& table = rank.moe->expert_tokens;
-  if (rank.pid != pid_ || rank.pid_start_ticks != start_ticks_ ||
-      (!kept_.empty() && kept_.back().table.size() != table.size()))
-    kept_.clear();
-  pid_ = rank.pid;
-  start_ticks_ = rank.pid_start_ticks;
-  while (kept_.size() > 1 && now - kept_[1].at >= kSpan) kept_.pop_front();
-
-  ExpertTable grown;
-  if (!kept_.empty()) {
-    const ExpertTable& before = kept_.front().table;
-    grown.resize(table.size());
-    for (std::size_t i = 0; i < table.size(); ++i)
-      grown[i] = table[i] >= before[i] ? table[i] - before[i] : 0;
+std::vector<LayerGroup> layer_groups(const MoeStats& moe, int ranks) {
+  const std::size_t series = moe.layers * static_cast<std::size_t>(std::max(ranks, 1));
+  const std::size_t width =
+      std::max<std::size_t>(1, (series + kMostLayerSeries - 1) / kMostLayerSeries);
+  std::vector<LayerGroup> groups;
+  for (std::size_t first = 0; first < moe.layers; first += width) {
+    const std::size_t last = std::min<std::size_t>(first + width, moe.layers) - 1;
+    std::string name = std::to_string(moe.first_layer + first);
+    if (last > first) name += "-" + std::to_string(moe.first_layer + last);
+    groups.push_back({first, last, std::move(name)});
   }
-  if (kept_.empty() || now - kept_.back().at >= kStep) kept_.push_back({now, table});
-  return grown;
+  return groups;
+}
+
+std::optional<PeakLoad> peak_load(const MoeStats& moe, const GroupLoads& loads, std::size_t first,
+                                  std::size_t last) {
+  double means = 0;
+  double highests = 0;
+  double expected = 0;
+  for (std::size_t layer = first; layer <= last; ++layer) {
+    const auto& groups = loads[layer];
+    const auto sum =
+        static_cast<double>(std::accumulate(groups.begin(), groups.end(), std::uint64_t{0}));
+    const double mean = sum / static_cast<double>(groups.size());
+    means += mean;
+    highests += static_cast<double>(*std::max_element(groups.begin(), groups.end()));
+    expected +=
+        mean * uniform_peak_load(static_cast<int>(moe.experts), static_cast<int>(groups.size()),
+                                 static_cast<int>(moe.top_k), sum / std::max(1U, moe.top_k));
+  }
+  if (means <= 0) return std::nullopt;
+  return PeakLoad{highests / means, expected / means};
 }
 
 }  // namespace kdtree

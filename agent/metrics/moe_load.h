@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "agent/stats/rank_stats.h"
@@ -13,6 +11,8 @@
 namespace kdtree {
 
 using ExpertTable = std::vector<std::uint64_t>;  // [layers * experts], row-major
+// Assignments to each group of experts: [layers][groups].
+using GroupLoads = std::vector<std::vector<std::uint64_t>>;
 
 // Where the experts are. Rank r of tp_size holds the experts of group r / (tp_size / ep_size),
 // whole at ep_size == tp_size, a slice of each otherwise.
@@ -28,37 +28,28 @@ struct MoeLayout {
 // nullopt: they make no sense together.
 std::optional<MoeLayout> moe_layout(const RankStats& rank, std::optional<int> ep_size_override);
 
-// Assignments to each group: [layers][ep_size].
-std::vector<std::vector<std::uint64_t>> group_tokens(const MoeStats& moe, const ExpertTable& table,
-                                                     const MoeLayout& layout);
+// The other ep_sizes that the same ranks could have: those above 1 that divide tp_size and the
+// number of experts, the present one left out; ascending.
+std::vector<int> other_ep_sizes(const MoeLayout& layout, std::uint32_t experts);
 
-// How even the load was over a span. Each value is mean over highest: 1 is even. nullopt: nothing
-// was routed, or not known.
-struct MoeBalance {
-  std::optional<double> ranks;                     // sum over layers of means over sum of highests
-  std::vector<std::optional<double>> layer_ranks;  // [layers]
-  std::vector<std::optional<double>> layer_experts;  // [layers]
+GroupLoads group_loads(const MoeStats& moe, const ExpertTable& table, int groups);
+
+// Neighbouring layers that share a series, so that layers x ranks stay within kMostLayerSeries.
+struct LayerGroup {
+  std::size_t first = 0, last = 0;  // rows of the tables, inclusive
+  std::string name;                 // layer ids: "7", "8-11"
 };
-MoeBalance moe_balance(const MoeStats& moe, const ExpertTable& span, const MoeLayout& layout);
+inline constexpr std::size_t kMostLayerSeries = 512;
+std::vector<LayerGroup> layer_groups(const MoeStats& moe, int ranks);
 
-// Remembers the counters of the last 30 s of one process.
-class MoeWindow {
- public:
-  static constexpr std::chrono::seconds kSpan{30};
-  static constexpr std::chrono::seconds kStep{1};  // at least so far apart are the tables kept
-
-  // What was assigned since the oldest table kept; takes `rank`'s table in. Empty: none to compare
-  // with yet.
-  ExpertTable since(const RankStats& rank, std::chrono::steady_clock::time_point now);
-
- private:
-  struct Kept {
-    std::chrono::steady_clock::time_point at;
-    ExpertTable table;
-  };
-  std::int64_t pid_ = 0;
-  std::uint64_t start_ticks_ = 0;
-  std::deque<Kept> kept_;
+// Highest group load over the mean one, over some layers: sum of their highest over sum of their
+// means. nullopt: nothing was routed there. `expected`: what it is on average for as many tokens
+// routed uniformly (moe_uniform.h).
+struct PeakLoad {
+  double observed = 1;
+  double expected = 1;
 };
+std::optional<PeakLoad> peak_load(const MoeStats& moe, const GroupLoads& loads, std::size_t first,
+                                  std::size_t last);
 
 }  // namespace kdtree

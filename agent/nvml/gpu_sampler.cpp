@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <tuple>
 
 #include "agent/nvml/sampler_state.h"
 
@@ -29,33 +30,61 @@ bool is_overdue(const std::optional<SteadyTime>& since, const GpuSamplerOptions&
   return since && steady_clock::now() - *since > options.hung_after;
 }
 
-// True once no GPU has been well for as long as `retry` and none hangs: then NVML itself may need a
-// new beginning.
+// Says when NVML itself needs a new beginning, which a call that hangs forbids: once no GPU has
+// been well for as long as `retry`; and now and then while one is lost, since only a new nvmlInit
+// shows a GPU that came back, or a driver that was loaded anew.
 class RestartJudge {
  public:
   bool should_restart(GpuSampler::State& state) {
     const std::lock_guard lock(state.mutex);
-    const auto well = [&](const auto& entry) {
-      return !entry.second.condition || entry.second.condition == GpuCondition::ok ||
-             entry.second.in_call_since;
-    };
+    bool any_well = false;
+    bool all_well = true;
+    for (const auto& [key, slot] : state.gpus) {
+      if (slot.in_call_since && slot.session == state.session) any_well = true;
+      const bool well =
+          slot.session == state.session && (!slot.condition || slot.condition == GpuCondition::ok);
+      any_well = any_well || well;
+      all_well = all_well && well;
+    }
     const auto now = steady_clock::now();
-    if (std::any_of(state.gpus.begin(), state.gpus.end(), well)) well_at_ = now;
-    return now - well_at_ > state.options.retry;
+    if (any_well) any_well_at_ = now;
+    if (all_well) {
+      patience_ = state.options.look_again;
+      all_well_at_ = now;
+    }
+    if (now - any_well_at_ > state.options.retry) return true;
+    if (now - all_well_at_ <= patience_ || in_a_call(state, now)) return false;
+    patience_ = std::min(2 * patience_, 16 * state.options.look_again);
+    all_well_at_ = now;
+    return true;
   }
 
+  void begins() { any_well_at_ = steady_clock::now(); }
+
  private:
-  SteadyTime well_at_ = steady_clock::now();
+  // For so long that the call may never return, and the session never end.
+  static bool in_a_call(const GpuSampler::State& state, SteadyTime now) {
+    return std::any_of(state.gpus.begin(), state.gpus.end(), [&](const auto& entry) {
+      return entry.second.in_call_since &&
+             now - *entry.second.in_call_since > state.options.hung_after / 2;
+    });
+  }
+
+  SteadyTime any_well_at_ = steady_clock::now();
+  SteadyTime all_well_at_ = steady_clock::now();
+  std::chrono::milliseconds patience_{0};
 };
 
-void run_session(const SharedState& state, std::shared_ptr<const NvmlSession> session) {
+void run_session(const SharedState& state, std::shared_ptr<const NvmlSession> session,
+                 std::uint64_t number, RestartJudge& judge) {
   auto run = std::make_shared<SamplerRun>();
   run->session = std::move(session);
+  run->number = number;
   for (unsigned i = 0; i < run->session->gpus(); ++i)
     start_thread(state, [state, run, i] { watch_gpu(state, run, static_cast<int>(i)); });
   start_thread(state, [state, run] { watch_events(state, run); });
 
-  RestartJudge judge;
+  judge.begins();
   while (sleep_until(*state, *run, steady_clock::now() + state->options.period))
     if (judge.should_restart(*state)) run->over = true;
   run->over = true;
@@ -67,28 +96,43 @@ void run_session(const SharedState& state, std::shared_ptr<const NvmlSession> se
 
 void supervise(const SharedState& state) {
   const SamplerRun always;
-  do {
+  RestartJudge judge;
+  while (true) {
     {
       const std::lock_guard lock(state->mutex);
       state->supervisor_in_call_since = steady_clock::now();
     }
     auto session = NvmlSession::begin(state->options.nvml_path);
+    std::uint64_t number = 0;
     {
       const std::lock_guard lock(state->mutex);
       state->supervisor_in_call_since.reset();
       state->failure = session ? std::nullopt : std::optional(session.error());
       state->visible = session ? (*session)->gpus() : 0;
       state->driver = session ? (*session)->driver() : "";
+      state->session_began = steady_clock::now();
+      number = ++state->session;
       if (state->stop) return;
     }
-    if (session) run_session(state, std::move(*session));
-  } while (sleep_until(*state, always, steady_clock::now() + state->options.retry));
+    if (session) {
+      run_session(state, std::move(*session), number, judge);
+      if (!sleep_until(*state, always, steady_clock::now() + state->options.period)) return;
+    } else if (!sleep_until(*state, always, steady_clock::now() + state->options.retry)) {
+      return;
+    }
+  }
 }
 
-GpuSnapshot snapshot_of(int index, const GpuSlot& slot, const GpuSamplerOptions& options,
-                        SteadyTime now) {
+// A GPU that this session doesn't list, although it has had time to.
+bool is_gone(const GpuSlot& slot, const GpuSampler::State& state, SteadyTime now) {
+  return !state.failure && slot.session != state.session &&
+         now - state.session_began > state.options.hung_after;
+}
+
+GpuSnapshot snapshot_of(const GpuSlot& slot, const GpuSampler::State& state, SteadyTime now) {
+  const GpuSamplerOptions& options = state.options;
   GpuSnapshot gpu;
-  gpu.index = index;
+  gpu.index = slot.index;
   gpu.uuid = slot.uuid;
   gpu.name = slot.name;
   gpu.pci_bus_id = slot.pci_bus_id;
@@ -97,18 +141,30 @@ GpuSnapshot snapshot_of(int index, const GpuSlot& slot, const GpuSamplerOptions&
   if (is_overdue(slot.in_call_since, options)) {
     gpu.condition = GpuCondition::hung;
     gpu.detail = "a call does not return";
+  } else if (is_gone(slot, state, now)) {
+    gpu.condition = GpuCondition::lost;
+    gpu.detail = "NVML no longer lists it";
   }
-  if (slot.sampled_at) gpu.sample_age = now - *slot.sampled_at;
-  if (gpu.condition == GpuCondition::ok && slot.sampled_at &&
-      now - *slot.sampled_at <= options.values_valid) {
+  if (slot.sampled_at) {
+    gpu.sample_age = now - *slot.sampled_at;
+    gpu.sample_took = slot.sample_took;
+  }
+  const bool fine = gpu.condition == GpuCondition::ok;
+  if (fine && slot.sampled_at && now - *slot.sampled_at <= options.values_valid) {
     gpu.values = slot.values;
-    if (!slot.pcie_at || now - *slot.pcie_at > options.values_valid) {
-      gpu.values->pcie_receive_bytes_per_second.reset();
-      gpu.values->pcie_transmit_bytes_per_second.reset();
-    }
+    gpu.values->utilization_max.reset();
+    for (const auto& [at, high] : slot.highs)
+      if (now - at <= kMaxSpan)
+        gpu.values->utilization_max = std::max(gpu.values->utilization_max.value_or(0), high);
+  }
+  if (fine && slot.slow_at && now - *slot.slow_at <= options.slow_period + options.values_valid) {
+    gpu.slow = slot.slow;
+    gpu.slow_age = now - *slot.slow_at;
   }
   gpu.busy = slot.busy;
   gpu.observed = slot.observed;
+  gpu.spread = slot.spread;
+  gpu.clock_event_time = slot.clock_event_time;
   gpu.xids = slot.xids;
   return gpu;
 }
@@ -122,7 +178,7 @@ bool sleep_until(GpuSampler::State& state, const SamplerRun& run, SteadyTime unt
 }
 
 nvmlReturn_t timed_call(GpuSampler::State& state, std::optional<SteadyTime>& since,
-                        const std::function<nvmlReturn_t()>& call) {
+                        const NvmlCall& call) {
   {
     const std::lock_guard lock(state.mutex);
     since = steady_clock::now();
@@ -131,22 +187,6 @@ nvmlReturn_t timed_call(GpuSampler::State& state, std::optional<SteadyTime>& sin
   const std::lock_guard lock(state.mutex);
   since.reset();
   return result;
-}
-
-std::string_view gpu_condition_name(GpuCondition condition) {
-  switch (condition) {
-    case GpuCondition::ok:
-      return "ok";
-    case GpuCondition::lost:
-      return "lost";
-    case GpuCondition::hung:
-      return "hung";
-    case GpuCondition::no_permission:
-      return "no_permission";
-    case GpuCondition::error:
-      return "error";
-  }
-  return "error";
 }
 
 GpuSampler::GpuSampler(GpuSamplerOptions options)
@@ -173,8 +213,10 @@ NvmlSnapshot GpuSampler::snapshot() const {
   snapshot.visible = state.visible;
   snapshot.events = !snapshot.failure && state.events_registered.size() == state.visible &&
                     !is_overdue(state.events_in_call_since, state.options);
-  for (const auto& [index, slot] : state.gpus)
-    snapshot.gpus.push_back(snapshot_of(index, slot, state.options, now));
+  for (const auto& [key, slot] : state.gpus) snapshot.gpus.push_back(snapshot_of(slot, state, now));
+  std::sort(snapshot.gpus.begin(), snapshot.gpus.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.index, a.uuid) < std::tie(b.index, b.uuid);
+  });
   return snapshot;
 }
 

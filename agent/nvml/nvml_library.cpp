@@ -84,6 +84,20 @@ tl::expected<std::shared_ptr<const NvmlLibrary>, NvmlError> NvmlLibrary::open(
   find(from, "nvmlDeviceGetTemperatureV", to.temperature_v);
   find(from, "nvmlDeviceGetTemperature", to.temperature);
   find(from, "nvmlDeviceGetPcieThroughput", to.pcie_throughput);
+  find(from, "nvmlDeviceGetSamples", to.samples);
+  find(from, "nvmlDeviceGetTotalEnergyConsumption", to.energy);
+  find(from, "nvmlDeviceGetEnforcedPowerLimit", to.power_limit);
+  find(from, "nvmlDeviceGetClockInfo", to.clock);
+  find(from, "nvmlDeviceGetMaxClockInfo", to.max_clock);
+  if (!find(from, "nvmlDeviceGetCurrentClocksEventReasons", to.clock_events))
+    find(from, "nvmlDeviceGetCurrentClocksThrottleReasons", to.clock_events);
+  find(from, "nvmlDeviceGetTotalEccErrors", to.ecc_errors);
+  find(from, "nvmlDeviceGetComputeRunningProcesses_v3", to.compute_processes);
+  find(from, "nvmlGpmQueryDeviceSupport", to.gpm_support);
+  find(from, "nvmlGpmSampleAlloc", to.gpm_sample_alloc);
+  find(from, "nvmlGpmSampleFree", to.gpm_sample_free);
+  find(from, "nvmlGpmSampleGet", to.gpm_sample_get);
+  find(from, "nvmlGpmMetricsGet", to.gpm_metrics_get);
   find(from, "nvmlEventSetCreate", to.event_set_create);
   find(from, "nvmlEventSetFree", to.event_set_free);
   find(from, "nvmlDeviceRegisterEvents", to.register_events);

@@ -36,6 +36,20 @@ struct NvmlLibrary {
   decltype(&::nvmlDeviceGetTemperatureV) temperature_v = nullptr;
   nvmlReturn_t (*temperature)(nvmlDevice_t, nvmlTemperatureSensors_t, unsigned int*) = nullptr;
   decltype(&::nvmlDeviceGetPcieThroughput) pcie_throughput = nullptr;
+  decltype(&::nvmlDeviceGetSamples) samples = nullptr;
+  decltype(&::nvmlDeviceGetTotalEnergyConsumption) energy = nullptr;
+  decltype(&::nvmlDeviceGetEnforcedPowerLimit) power_limit = nullptr;
+  decltype(&::nvmlDeviceGetClockInfo) clock = nullptr;
+  decltype(&::nvmlDeviceGetMaxClockInfo) max_clock = nullptr;
+  // nvmlDeviceGetCurrentClocksEventReasons, or its older name ...ThrottleReasons.
+  decltype(&::nvmlDeviceGetCurrentClocksEventReasons) clock_events = nullptr;
+  decltype(&::nvmlDeviceGetTotalEccErrors) ecc_errors = nullptr;
+  decltype(&::nvmlDeviceGetComputeRunningProcesses_v3) compute_processes = nullptr;
+  decltype(&::nvmlGpmQueryDeviceSupport) gpm_support = nullptr;
+  decltype(&::nvmlGpmSampleAlloc) gpm_sample_alloc = nullptr;
+  decltype(&::nvmlGpmSampleFree) gpm_sample_free = nullptr;
+  decltype(&::nvmlGpmSampleGet) gpm_sample_get = nullptr;
+  decltype(&::nvmlGpmMetricsGet) gpm_metrics_get = nullptr;
   decltype(&::nvmlEventSetCreate) event_set_create = nullptr;
   decltype(&::nvmlEventSetFree) event_set_free = nullptr;
   decltype(&::nvmlDeviceRegisterEvents) register_events = nullptr;

@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <set>
 
+#include "agent/nvml/gpu_reader.h"
 #include "agent/nvml/gpu_sampler.h"
 #include "agent/nvml/nvml_library.h"
 
@@ -18,15 +20,22 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 // What is known of one GPU; guarded by GpuSampler::State::mutex.
 struct GpuSlot {
+  int index = 0;
+  std::uint64_t session = 0;  // number of the session whose thread watches it
   std::string uuid, name, pci_bus_id;
   std::optional<GpuCondition> condition;
   std::string detail;
   std::optional<SteadyTime> in_call_since;  // a thread is inside NVML
   std::optional<SteadyTime> sampled_at;     // last good sample
-  std::optional<SteadyTime> pcie_at;
+  std::optional<SteadyTime> slow_at;
+  std::chrono::duration<double> sample_took{0};
   GpuValues values;
+  GpuSlowValues slow;
+  std::deque<std::pair<SteadyTime, double>> highs;  // highest utilisation sample of each reading
   std::chrono::duration<double> busy{0};
   std::chrono::duration<double> observed{0};
+  UtilizationSpread spread;
+  std::array<std::chrono::duration<double>, kClockEvents.size()> clock_event_time{};
   std::map<std::uint64_t, XidCount> xids;
 };
 
@@ -43,14 +52,17 @@ struct GpuSampler::State {
   std::optional<SteadyTime> supervisor_in_call_since;
   std::string driver;
   unsigned visible = 0;
+  std::uint64_t session = 0;  // counts them
+  SteadyTime session_began;
   std::optional<SteadyTime> events_in_call_since;
   std::set<int> events_registered;
-  std::map<int, GpuSlot> gpus;
+  std::map<std::string, GpuSlot> gpus;  // by UUID; by "#index" while that is not known
 };
 
 // The threads between one nvmlInit and its end.
 struct SamplerRun {
   std::shared_ptr<const NvmlSession> session;
+  std::uint64_t number = 0;
   std::atomic<bool> over{false};
 };
 
@@ -65,6 +77,6 @@ bool sleep_until(GpuSampler::State& state, const SamplerRun& run, SteadyTime unt
 
 // Makes one NVML call and keeps `since` set while it lasts.
 nvmlReturn_t timed_call(GpuSampler::State& state, std::optional<SteadyTime>& since,
-                        const std::function<nvmlReturn_t()>& call);
+                        const NvmlCall& call);
 
 }  // namespace kdtree

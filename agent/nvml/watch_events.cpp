@@ -11,7 +11,7 @@ constexpr std::chrono::milliseconds kLongestWait{500};
 class EventWatcher {
  public:
   EventWatcher(GpuSampler::State& state, const SamplerRun& run)
-      : state_(state), nvml_(run.session->nvml()) {}
+      : state_(state), nvml_(run.session->nvml()), session_(run.number) {}
   ~EventWatcher() { drop_set(); }
   EventWatcher(const EventWatcher&) = delete;
   EventWatcher& operator=(const EventWatcher&) = delete;
@@ -23,7 +23,7 @@ class EventWatcher {
 
   // Waits for one event, in a set of all GPUs that answer. False: nothing could be waited for.
   bool turn() {
-    const std::set<int> wanted = answering();
+    const auto wanted = answering();
     if (!std::includes(tried_.begin(), tried_.end(), wanted.begin(), wanted.end()))
       make_set(wanted);
     if (set_ == nullptr || by_handle_.empty()) return false;
@@ -39,17 +39,18 @@ class EventWatcher {
   }
 
  private:
-  nvmlReturn_t call(const std::function<nvmlReturn_t()>& what) {
+  nvmlReturn_t call(const NvmlCall& what) {
     return timed_call(state_, state_.events_in_call_since, what);
   }
 
-  // A GPU that hangs would hold up the events of all others.
-  std::set<int> answering() const {
+  // Index and key of each. A GPU that hangs would hold up the events of all others.
+  std::set<std::pair<int, std::string>> answering() const {
     const std::lock_guard lock(state_.mutex);
-    std::set<int> indexes;
-    for (const auto& [index, slot] : state_.gpus)
-      if (slot.condition == GpuCondition::ok && !overdue(slot)) indexes.insert(index);
-    return indexes;
+    std::set<std::pair<int, std::string>> found;
+    for (const auto& [key, slot] : state_.gpus)
+      if (slot.session == session_ && slot.condition == GpuCondition::ok && !overdue(slot))
+        found.emplace(slot.index, key);
+    return found;
   }
 
   static bool overdue(const GpuSlot& slot) {
@@ -57,7 +58,7 @@ class EventWatcher {
            std::chrono::steady_clock::now() - *slot.in_call_since > std::chrono::seconds(1);
   }
 
-  void make_set(const std::set<int>& wanted) {
+  void make_set(const std::set<std::pair<int, std::string>>& wanted) {
     drop_set();
     tried_ = wanted;
     if (call([&] { return nvml_.event_set_create(&set_); }) != NVML_SUCCESS) {
@@ -65,15 +66,15 @@ class EventWatcher {
       return;
     }
     std::set<int> registered;
-    for (const int index : wanted) {
+    for (const auto& [index, key] : wanted) {
       nvmlDevice_t device = nullptr;
-      const auto result = call([&] {
-        const auto found = nvml_.device_by_index(static_cast<unsigned>(index), &device);
+      const auto result = call([&, at = static_cast<unsigned>(index)] {
+        const auto found = nvml_.device_by_index(at, &device);
         if (found != NVML_SUCCESS) return found;
         return nvml_.register_events(device, nvmlEventTypeXidCriticalError, set_);
       });
       if (result != NVML_SUCCESS) continue;
-      by_handle_[device] = index;
+      by_handle_[device] = key;
       registered.insert(index);
     }
     const std::lock_guard lock(state_.mutex);
@@ -100,9 +101,10 @@ class EventWatcher {
 
   GpuSampler::State& state_;
   const NvmlLibrary& nvml_;
+  const std::uint64_t session_;
   nvmlEventSet_t set_ = nullptr;
-  std::set<int> tried_;
-  std::map<nvmlDevice_t, int> by_handle_;
+  std::set<std::pair<int, std::string>> tried_;
+  std::map<nvmlDevice_t, std::string> by_handle_;
 };
 
 }  // namespace

@@ -16,12 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-double now_ms() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
-}
-
 Fail fail_named(const std::string& name) {
   if (name == "ok" || name == "none") return Fail::none;
   if (name == "lost") return Fail::lost;
@@ -34,91 +28,136 @@ Fail fail_named(const std::string& name) {
   throw std::invalid_argument("no failure is called '" + name + "'");
 }
 
-unsigned utilization_of(const json& gpu, int index) {
-  if (!gpu.contains("utilization")) return 0;
-  const json& wanted = gpu.at("utilization");
-  if (wanted.is_array()) {
-    const auto step = static_cast<std::size_t>(now_ms() / gpu.value("step_ms", 1000.0));
-    return wanted.at(step % wanted.size()).get<unsigned>();
-  }
+void read_utilization(const json& text, Gpu& gpu) {
+  if (!text.contains("utilization")) return;
+  const json& wanted = text.at("utilization");
   if (wanted.is_string()) {
     if (wanted != "wave")
       throw std::invalid_argument("utilization is neither a number, a list nor \"wave\"");
-    const double turn = now_ms() / 60e3 + index / 8.0;
-    return static_cast<unsigned>(std::lround(50 + 49 * std::sin(turn * 2 * 3.14159265358979)));
+    gpu.wave = true;
+  } else if (wanted.is_array()) {
+    gpu.utilization = wanted.get<std::vector<unsigned>>();
+    if (gpu.utilization.empty()) throw std::invalid_argument("utilization is an empty list");
+  } else {
+    gpu.utilization = {wanted.get<unsigned>()};
   }
-  return wanted.get<unsigned>();
+}
+
+std::string uuid_of(int number) {
+  char text[48];
+  std::snprintf(text, sizeof text, "GPU-fa4e0000-0000-0000-0000-%012d", number);
+  return text;
 }
 
 Gpu gpu_from(const json& text, int index) {
   Gpu gpu;
-  gpu.utilization = utilization_of(text, index);
-  gpu.memory_used = text.value("memory_used", gpu.memory_used);
-  gpu.power_mw = text.value("power_mw", gpu.power_mw);
-  gpu.temperature = text.value("temperature", gpu.temperature);
-  gpu.pcie_rx_kb = text.value("pcie_rx_kb", gpu.pcie_rx_kb);
-  gpu.pcie_tx_kb = text.value("pcie_tx_kb", gpu.pcie_tx_kb);
-  gpu.pcie_delay_ms = text.value("pcie_delay_ms", gpu.pcie_delay_ms);
+  gpu.uuid = uuid_of(text.value("board", index));
+  read_utilization(text, gpu);
+  const auto take = [&](const char* key, auto& value) { value = text.value(key, value); };
+  take("step_ms", gpu.step_ms);
+  take("sample_ms", gpu.sample_ms);
+  take("memory_used", gpu.memory_used);
+  take("power_mw", gpu.power_mw);
+  take("power_limit_mw", gpu.power_limit_mw);
+  take("energy_mj", gpu.energy_mj);
+  take("temperature", gpu.temperature);
+  take("sm_mhz", gpu.sm_mhz);
+  take("memory_mhz", gpu.memory_mhz);
+  take("sm_max_mhz", gpu.sm_max_mhz);
+  take("memory_max_mhz", gpu.memory_max_mhz);
+  take("clock_events", gpu.clock_events);
+  take("ecc_corrected", gpu.ecc_corrected);
+  take("ecc_uncorrected", gpu.ecc_uncorrected);
+  take("pcie_rx_kb", gpu.pcie_rx_kb);
+  take("pcie_tx_kb", gpu.pcie_tx_kb);
+  take("pcie_delay_ms", gpu.pcie_delay_ms);
+  take("until_init", gpu.until_init);
+  for (const json& process : text.value("processes", json::array()))
+    gpu.processes.push_back({process.at("pid"), process.at("memory")});
+  const json gpm = text.value("gpm", json::object());
+  for (const auto& [id, value] : gpm.items())
+    gpu.gpm[static_cast<unsigned>(std::stoul(id))] = value.get<double>();
   gpu.fail = fail_named(text.value("fail", "ok"));
-  const json names = text.value("not_supported", json::array());
-  for (const json& name : names) gpu.not_supported.insert(name);
+  for (const json& name : text.value("not_supported", json::array()))
+    gpu.not_supported.insert(name);
   return gpu;
 }
 
 Instructions instructions_from(const json& text) {
   Instructions out;
   out.driver = text.value("driver", out.driver);
+  out.load = text.value("load", out.load);
   out.init = fail_named(text.value("init", "ok"));
   out.count = text.value("count", out.count);
   if (out.count < 0 || out.count > kMaxGpus) throw std::invalid_argument("count is not in 0 to 16");
   const json gpus = text.value("gpus", json::object());
-  for (const auto& [key, gpu] : gpus.items()) {
-    const int index = std::stoi(key);
-    out.gpus.at(static_cast<std::size_t>(index)) = gpu_from(gpu, index);
-  }
+  for (int index = 0; index < kMaxGpus; ++index)
+    out.gpus[static_cast<std::size_t>(index)] =
+        gpu_from(gpus.value(std::to_string(index), json::object()), index);
   const json xids = text.value("xids", json::array());
   for (const json& xid : xids) out.xids.push_back({xid.at("id"), xid.at("gpu"), xid.at("xid")});
   return out;
 }
 
-// The parsed file, read again when another one lies there.
+// The file as understood last, read again when another one lies there.
 struct Cache {
   std::mutex mutex;
+  double looked_ms = -1;
   ino_t inode = 0;
   timespec written{};
   off_t size = -1;
-  std::optional<json> text;
+  std::shared_ptr<const Instructions> understood;
 };
+
+void look(const char* path, Cache& cache) {
+  struct stat info {};
+  if (::stat(path, &info) != 0) throw std::runtime_error("can't be read");
+  if (info.st_ino == cache.inode && info.st_size == cache.size &&
+      info.st_mtim.tv_sec == cache.written.tv_sec && info.st_mtim.tv_nsec == cache.written.tv_nsec)
+    return;
+  cache.inode = info.st_ino;
+  cache.size = info.st_size;
+  cache.written = info.st_mtim;
+  std::ifstream file(path);
+  cache.understood = std::make_shared<const Instructions>(instructions_from(json::parse(file)));
+}
 
 }  // namespace
 
-std::optional<Instructions> instructions_now() {
+double boot_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
+unsigned Gpu::utilization_at(double ms, int index) const {
+  if (wave) {
+    const double turn = ms / 60e3 + index / 8.0;
+    return static_cast<unsigned>(std::lround(50 + 49 * std::sin(turn * 2 * 3.14159265358979)));
+  }
+  return utilization[static_cast<std::size_t>(ms / step_ms) % utilization.size()];
+}
+
+std::shared_ptr<const Instructions> instructions_now() {
   static Cache& cache =
       *new Cache;  // never destroyed: other threads may still call while the process ends
-  const char* path = std::getenv("KDTREE_FAKE_NVML");
-  if (path == nullptr || *path == '\0') return Instructions{};
   const std::lock_guard lock(cache.mutex);
+  const char* path = std::getenv("KDTREE_FAKE_NVML");
   try {
-    struct stat info {};
-    if (::stat(path, &info) != 0) throw std::runtime_error("can't be read");
-    if (info.st_ino != cache.inode || info.st_size != cache.size ||
-        info.st_mtim.tv_sec != cache.written.tv_sec ||
-        info.st_mtim.tv_nsec != cache.written.tv_nsec) {
-      cache.inode = info.st_ino;
-      cache.size = info.st_size;
-      cache.written = info.st_mtim;
-      cache.text.reset();
-      std::ifstream file(path);
-      cache.text = json::parse(file);
-      instructions_from(*cache.text);
+    if (path == nullptr || *path == '\0') {
+      if (cache.understood == nullptr || cache.size >= 0)
+        cache.understood = std::make_shared<const Instructions>(instructions_from(json::object()));
+      cache.size = -1;
+      return cache.understood;
     }
-    if (!cache.text) return std::nullopt;
-    return instructions_from(*cache.text);
+    const double now = boot_ms();
+    if (now - cache.looked_ms >= 1) look(path, cache);
+    cache.looked_ms = now;
   } catch (const std::exception& error) {
-    cache.text.reset();
+    cache.understood.reset();
     std::fprintf(stderr, "fake nvml: %s: %s\n", path, error.what());
-    return std::nullopt;
   }
+  return cache.understood;
 }
 
 }  // namespace fake_nvml

@@ -14,8 +14,9 @@ namespace {
 
 TEST(Catalog, FollowsTheNamingRules) {
   const std::regex name_form("kdtree_[a-z0-9_]+");
-  const std::set<std::string_view> base_units{"1",     "seconds", "bytes",  "ratio",
-                                              "watts", "celsius", "tokens", "bytes_per_second"};
+  const std::set<std::string_view> base_units{"1",      "seconds",         "bytes", "ratio",
+                                              "watts",  "joules",          "hertz", "celsius",
+                                              "tokens", "bytes_per_second"};
   std::set<std::string_view> names;
   for (const MetricSpec& spec : metric_catalog()) {
     const std::string name(spec.name);
@@ -28,12 +29,20 @@ TEST(Catalog, FollowsTheNamingRules) {
     }
     EXPECT_FALSE(spec.help.empty()) << name;
     EXPECT_FALSE(spec.absent.empty()) << name;
+    EXPECT_FALSE(spec.cost.empty()) << name;
+    EXPECT_NE(spec.example.find(name), std::string_view::npos) << name;
     EXPECT_EQ(spec.help.find('\n'), std::string_view::npos) << name;
     for (std::string_view label : spec.labels)
       EXPECT_FALSE(label == "type" || label == "le" || label == "quantile" || label == "job" ||
                    label == "instance")
           << name;
   }
+}
+
+TEST(Catalog, IsInTheOrderOfItsEnum) {
+  ASSERT_EQ(metric_catalog().size(), static_cast<std::size_t>(Metric::count_));
+  for (std::size_t i = 0; i < metric_catalog().size(); ++i)
+    EXPECT_EQ(metric_catalog()[i].id, static_cast<Metric>(i)) << metric_catalog()[i].name;
 }
 
 TEST(Catalog, ItsJsonListsAll) {
@@ -43,6 +52,45 @@ TEST(Catalog, ItsJsonListsAll) {
   EXPECT_EQ(json["metrics"][0]["labels"].size(), 5u);
   for (const MetricSpec& spec : metric_catalog())
     EXPECT_NE(catalog_as_text().find(spec.name), std::string::npos);
+}
+
+TEST(Exposition, OpenMetricsHasUnitsCountersWithoutTotalAndAnEnd) {
+  Exposition out;
+  out.add(Metric::gpu_power, {"0", "GPU-\"\\"}, 100);
+  out.add(Metric::gpu_energy, {"0", "u"}, 0.1);
+  out.add(Metric::nvml_up, 1);
+  const double bounds[]{0.5, 1};
+  const std::uint64_t counts[]{2, 1};
+  out.add_histogram(Metric::gpu_utilization_distribution, {"0", "u"}, bounds, counts, 1.75);
+  const std::string text = as_openmetrics(out.families());
+  for (const char* line :
+       {"# TYPE kdtree_gpu_power_watts gauge\n", "# UNIT kdtree_gpu_power_watts watts\n",
+        "kdtree_gpu_power_watts{gpu=\"0\",uuid=\"GPU-\\\"\\\\\"} 100.0\n",
+        "# TYPE kdtree_gpu_energy_joules counter\n", "# UNIT kdtree_gpu_energy_joules joules\n",
+        "kdtree_gpu_energy_joules_total{gpu=\"0\",uuid=\"u\"} 0.1\n",
+        "# TYPE kdtree_nvml_up gauge\n", "kdtree_nvml_up 1.0\n",
+        "kdtree_gpu_utilization_distribution_ratio_bucket{gpu=\"0\",uuid=\"u\",le=\"0.5\"} 2\n",
+        "kdtree_gpu_utilization_distribution_ratio_bucket{gpu=\"0\",uuid=\"u\",le=\"1.0\"} 3\n",
+        "kdtree_gpu_utilization_distribution_ratio_bucket{gpu=\"0\",uuid=\"u\",le=\"+Inf\"} 3\n",
+        "kdtree_gpu_utilization_distribution_ratio_count{gpu=\"0\",uuid=\"u\"} 3\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  EXPECT_EQ(text.find("# UNIT kdtree_nvml_up"), std::string::npos);
+  EXPECT_TRUE(text.ends_with("\n# EOF\n"));
+}
+
+TEST(Exposition, OpenMetricsIsGivenOnlyToThoseWhoAskForIt) {
+  for (const char* yes :
+       {"application/openmetrics-text",
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version="
+        "0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+        "text/plain;q=0.5, Application/OpenMetrics-Text;Version=1.0.0"})
+    EXPECT_TRUE(wants_openmetrics(yes)) << yes;
+  for (const char* no :
+       {"", "*/*", "text/plain", "application/openmetrics-text;version=0.0.1",
+        "application/openmetrics-text;q=0", "text/plain,application/openmetrics-text;q=0.9",
+        "application/openmetrics-text;version=2.0.0", ";;,,=", "text/html;q=x"})
+    EXPECT_FALSE(wants_openmetrics(no)) << no;
 }
 
 TEST(Exposition, WhatIsNotKnownHasNoSeries) {

@@ -63,12 +63,12 @@ TEST(GpuMetrics, ShowsWhatIsKnown) {
   EXPECT_EQ(seen["kdtree_nvml_up"], 1);
   EXPECT_EQ(seen["kdtree_gpus_visible"], 1);
   EXPECT_EQ(seen["kdtree_gpus_expected"], 8);
-  EXPECT_EQ(seen["kdtree_gpu_utilization_ratio|0"], 0.87);
-  EXPECT_EQ(seen["kdtree_gpu_memory_used_bytes|0"], 123);
-  EXPECT_EQ(seen["kdtree_gpu_busy_seconds_total|0"], 4);
-  EXPECT_EQ(seen["kdtree_gpu_observed_seconds_total|0"], 8);
-  EXPECT_EQ(seen["kdtree_gpu_xid_errors_total|0|79"], 2);
-  EXPECT_EQ(seen["kdtree_gpu_xid_last_timestamp_seconds|0|79"], 1000);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_ratio|0|GPU-0"], 0.87);
+  EXPECT_EQ(seen["kdtree_gpu_memory_used_bytes|0|GPU-0"], 123);
+  EXPECT_EQ(seen["kdtree_gpu_busy_seconds_total|0|GPU-0"], 4);
+  EXPECT_EQ(seen["kdtree_gpu_observed_seconds_total|0|GPU-0"], 8);
+  EXPECT_EQ(seen["kdtree_gpu_xid_errors_total|0|GPU-0|79"], 2);
+  EXPECT_EQ(seen["kdtree_gpu_xid_last_timestamp_seconds|0|GPU-0|79"], 1000);
   EXPECT_FALSE(seen.has_family("kdtree_gpu_power_watts"));
   EXPECT_FALSE(seen.has_family("kdtree_gpu_failure_info"));
   EXPECT_FALSE(seen.has_family("kdtree_nvml_failure_info"));
@@ -83,13 +83,72 @@ TEST(GpuMetrics, ADownGpuKeepsItsNameAndAgeAndNoValue) {
   Exposition out;
   add_gpu_metrics(out, nvml, nullptr);
   const Scrape seen(out);
-  EXPECT_EQ(seen["kdtree_gpu_up|0"], 0);
-  EXPECT_EQ(seen["kdtree_gpu_failure_info|0|hung"], 1);
-  EXPECT_EQ(seen["kdtree_gpu_sample_age_seconds|0"], 0.5);
+  EXPECT_EQ(seen["kdtree_gpu_up|0|GPU-0"], 0);
+  EXPECT_EQ(seen["kdtree_gpu_failure_info|0|hung|GPU-0"], 1);
+  EXPECT_EQ(seen["kdtree_gpu_sample_age_seconds|0|GPU-0"], 0.5);
   EXPECT_TRUE(seen.has_family("kdtree_gpu_info"));
   for (const char* gone : {"kdtree_gpu_utilization_ratio", "kdtree_gpu_memory_used_bytes",
                            "kdtree_gpu_busy_seconds_total", "kdtree_gpus_expected"})
     EXPECT_FALSE(seen.has_family(gone)) << gone;
+}
+
+TEST(GpuMetrics, TheRestOfWhatAGpuTells) {
+  NvmlSnapshot nvml;
+  nvml.gpus = {good_gpu(0)};
+  GpuSnapshot& gpu = nvml.gpus[0];
+  gpu.spread.add(0.5);
+  gpu.spread.add(1);
+  gpu.sample_took = 3ms;
+  gpu.values->utilization_max = 1;
+  gpu.values->energy_joules = 12.5;
+  gpu.values->sm_clock_hertz = 2e9;
+  gpu.values->clock_events.emplace();
+  (*gpu.values->clock_events)[2] = true;
+  gpu.clock_event_time[2] = 7s;
+  gpu.values->gpm.tensor_active = 0.01;
+  gpu.slow.emplace();
+  gpu.slow_age = 4s;
+  gpu.slow->ecc_uncorrected = 3;
+  gpu.slow->processes = {{4711, 100}, {4712, std::nullopt}};
+  gpu.slow->pcie_receive_bytes_per_second = 5000;
+  gpu.slow->pcie_took = 45ms;
+  Exposition out;
+  add_gpu_metrics(out, nvml, nullptr);
+  const Scrape seen(out);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_max_ratio|0|GPU-0"], 1);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_distribution_ratio_count|0|GPU-0"], 2);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_distribution_ratio_sum|0|GPU-0"], 1.5);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_distribution_ratio_bucket|0|0.25|GPU-0"], 0);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_distribution_ratio_bucket|0|0.5|GPU-0"], 1);
+  EXPECT_EQ(seen["kdtree_gpu_utilization_distribution_ratio_bucket|0|+Inf|GPU-0"], 2);
+  EXPECT_EQ(seen["kdtree_gpu_energy_joules_total|0|GPU-0"], 12.5);
+  EXPECT_EQ(seen["kdtree_gpu_clock_hertz|sm|0|GPU-0"], 2e9);
+  EXPECT_EQ(seen["kdtree_gpu_clock_event|0|software_power_cap|GPU-0"], 1);
+  EXPECT_EQ(seen["kdtree_gpu_clock_event|0|idle|GPU-0"], 0);
+  EXPECT_EQ(seen["kdtree_gpu_clock_event_seconds_total|0|software_power_cap|GPU-0"], 7);
+  EXPECT_EQ(seen["kdtree_gpu_tensor_active_ratio|0|GPU-0"], 0.01);
+  EXPECT_EQ(seen["kdtree_gpu_ecc_errors_total|0|uncorrected|GPU-0"], 3);
+  EXPECT_EQ(seen["kdtree_gpu_processes|0|GPU-0"], 2);
+  EXPECT_EQ(seen["kdtree_gpu_process_memory_bytes|0|4711|GPU-0"], 100);
+  EXPECT_FALSE(seen["kdtree_gpu_process_memory_bytes|0|4712|GPU-0"]);
+  EXPECT_EQ(seen["kdtree_gpu_pcie_receive_bytes_per_second|0|GPU-0"], 5000);
+  EXPECT_EQ(seen["kdtree_collector_duration_seconds|pcie"], 0.045);
+  EXPECT_EQ(seen["kdtree_collector_age_seconds|pcie"], 4);
+  EXPECT_EQ(seen["kdtree_collector_duration_seconds|gpus"], 0.003);
+  EXPECT_FALSE(seen.has_family("kdtree_gpu_sm_active_ratio"));
+  EXPECT_FALSE(seen.has_family("kdtree_gpu_power_limit_watts"));
+}
+
+TEST(GpuMetrics, GpmsPcieCountersAreTakenBeforeTheSlowOnes) {
+  NvmlSnapshot nvml;
+  nvml.gpus = {good_gpu(0)};
+  nvml.gpus[0].values->gpm.pcie_receive_bytes_per_second = 7;
+  nvml.gpus[0].slow.emplace();
+  nvml.gpus[0].slow->pcie_receive_bytes_per_second = 5;
+  Exposition out;
+  add_gpu_metrics(out, nvml, nullptr);
+  EXPECT_EQ(Scrape(out)["kdtree_gpu_pcie_receive_bytes_per_second|0|GPU-0"], 7);
+  EXPECT_FALSE(Scrape(out).has_family("kdtree_gpu_pcie_transmit_bytes_per_second"));
 }
 
 TEST(GpuMetrics, WithoutNvmlNoGpuIsCounted) {
@@ -282,6 +341,15 @@ TEST(HostMetrics, WithoutAControlFileTheModeIsTheOneTheRanksWereStartedIn) {
   view = view_of({first, second});
   view.control.reset();
   EXPECT_FALSE(scrape_of(view).has_family("kdtree_mode")) << "they differ";
+}
+
+TEST(HostMetrics, TrialOnlyWhereItIsKnown) {
+  HostView view = view_of({rank_stats(0)});
+  EXPECT_FALSE(scrape_of(view).has_family("kdtree_trial"));
+  view.trial = false;
+  EXPECT_EQ(scrape_of(view)["kdtree_trial"], 0);
+  view.trial = true;
+  EXPECT_EQ(scrape_of(view)["kdtree_trial"], 1);
 }
 
 TEST(HostMetrics, UnknownIntentionIsNoDriftAndNoMode) {

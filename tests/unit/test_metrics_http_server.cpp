@@ -4,7 +4,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "agent/metrics/http_server.h"
+#include "agent/metrics/listen.h"
 
 namespace kdtree {
 namespace {
@@ -31,18 +35,20 @@ std::string exchange(std::uint16_t port, const std::string& request) {
   return answer;
 }
 
-std::string request(const std::string& method, const std::string& path) {
-  return method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+std::string request(const std::string& method, const std::string& path,
+                    const std::string& headers = {}) {
+  return method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + "\r\n";
 }
 
 class HttpServerTest : public testing::Test {
  protected:
   HttpServerTest()
       : server_(HttpServer::start(listen_on("127.0.0.1:0").value(),
-                                  [](std::string_view path) -> HttpReply {
-                                    if (path == "/throw") throw std::runtime_error("x");
-                                    return {path == "/a" ? 200u : 404u, "text/x",
-                                            "you asked for " + std::string(path)};
+                                  [](const HttpRequest& request) -> HttpReply {
+                                    if (request.path == "/throw") throw std::runtime_error("x");
+                                    return {request.path == "/a" ? 200u : 404u, "text/x",
+                                            "you asked for " + std::string(request.path) +
+                                                std::string(request.accept)};
                                   })
                     .value()) {}
   std::unique_ptr<HttpServer> server_;
@@ -56,6 +62,11 @@ TEST_F(HttpServerTest, AnswersGetAndHead) {
   const auto head = exchange(server_->port(), request("HEAD", "/a"));
   EXPECT_EQ(head.substr(0, 15), "HTTP/1.1 200 OK");
   EXPECT_TRUE(head.ends_with("\r\n\r\n")) << head;
+}
+
+TEST_F(HttpServerTest, TellsTheHandlerWhatIsAccepted) {
+  EXPECT_TRUE(exchange(server_->port(), request("GET", "/a", "accept: text/y\r\n"))
+                  .ends_with("you asked for /atext/y"));
 }
 
 TEST_F(HttpServerTest, RefusesOtherMethodsAndSurvivesAThrow) {
@@ -92,6 +103,34 @@ TEST(ListenOn, TellsWhatIsNoAddress) {
     EXPECT_FALSE(fd.error().hint.empty()) << bad;
   }
   EXPECT_TRUE(listen_on("localhost:0"));
+}
+
+TEST(ListenOn, AUnixSocketIsForOwnerAndGroupAndReplacesOnlyADeadOne) {
+  char folder[] = "/tmp/kdtree-listen-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/agent.sock";
+  {
+    const auto fd = listen_on("unix:" + path);
+    ASSERT_TRUE(fd) << fd.error().what;
+    EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms(0660));
+    EXPECT_FALSE(is_beyond_loopback(fd->get()));
+    EXPECT_EQ(listen_on("unix:" + path).error().code, ExitCode::refused);  // that one lives
+  }
+  EXPECT_TRUE(listen_on("unix:" + path));
+  std::filesystem::remove(path);
+  std::ofstream(path) << "mine";
+  EXPECT_FALSE(listen_on("unix:" + path));
+  EXPECT_TRUE(std::filesystem::is_regular_file(path));
+  EXPECT_EQ(listen_on("unix:relative").error().code, ExitCode::usage);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ListenOn, KnowsWhatIsBeyondLoopback) {
+  EXPECT_FALSE(is_beyond_loopback(listen_on("127.0.0.1:0")->get()));
+  EXPECT_FALSE(is_beyond_loopback(listen_on("127.9.9.9:0")->get()));
+  EXPECT_TRUE(is_beyond_loopback(listen_on("0.0.0.0:0")->get()));
+  if (const auto v6 = listen_on("[::1]:0")) EXPECT_FALSE(is_beyond_loopback(v6->get()));
+  if (const auto v6 = listen_on("[::]:0")) EXPECT_TRUE(is_beyond_loopback(v6->get()));
 }
 
 }  // namespace

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <random>
+
 #include "agent/metrics/collect.h"
+#include "agent/metrics/moe_uniform.h"
 #include "agent/metrics/scrape_text.h"
 
 namespace kdtree {
@@ -32,7 +37,7 @@ RankStats moe_rank(int ep_size, const ExpertTable& tokens) {
   return rank;
 }
 
-std::map<std::string, double> scrape(const RankStats& rank, MoeWindow& window, Time now,
+std::map<std::string, double> scrape(const RankStats& rank, MoeTracker& window, Time now,
                                      std::optional<int> ep_override = std::nullopt) {
   HostView view;
   view.stats.emplace();
@@ -55,7 +60,7 @@ std::map<std::string, double> scrape(const RankStats& rank, MoeWindow& window, T
 }
 
 TEST(MoeMetrics, EachRankHoldsItsExperts) {
-  MoeWindow window;
+  MoeTracker window;
   const auto seen = scrape(moe_rank(4, {1, 2, 3, 4, 10, 20, 30, 40}), window, Time{});
   EXPECT_EQ(seen.at("kdtree_moe_layout_info|4|4|2|4"), 1);  // ep_size, experts, top_k, tp_size
   EXPECT_EQ(seen.at("kdtree_moe_rank_tokens_total|0"), 11);
@@ -68,11 +73,11 @@ TEST(MoeMetrics, EachRankHoldsItsExperts) {
   EXPECT_EQ(seen.at("kdtree_moe_rank_idle_layer_steps_total|3"), 2);
   EXPECT_EQ(seen.at("kdtree_moe_steps_total"), 3);
   EXPECT_EQ(seen.at("kdtree_moe_tokens_total"), 6);
-  EXPECT_EQ(seen.count("kdtree_moe_balance_ratio"), 0u);  // nothing to compare with yet
+  EXPECT_EQ(seen.count("kdtree_moe_peak_load_ratio"), 0u);  // nothing to compare with yet
 }
 
 TEST(MoeMetrics, SlicesOfAGroupShowTheGroup) {
-  MoeWindow window;
+  MoeTracker window;
   const auto seen = scrape(moe_rank(2, {1, 2, 3, 4, 0, 0, 0, 0}), window, Time{});
   EXPECT_EQ(seen.at("kdtree_moe_rank_tokens_total|0"), 3);
   EXPECT_EQ(seen.at("kdtree_moe_rank_tokens_total|1"), 3);
@@ -81,18 +86,16 @@ TEST(MoeMetrics, SlicesOfAGroupShowTheGroup) {
 }
 
 TEST(MoeMetrics, Ep1IsEvenAndHasNoLayerByRank) {
-  MoeWindow window;
+  MoeTracker window;
   scrape(moe_rank(1, ExpertTable(8)), window, Time{});
   const auto seen = scrape(moe_rank(1, {8, 0, 0, 0, 1, 1, 1, 1}), window, Time{} + 5s);
   for (const char* rank : {"0", "1", "2", "3"})
     EXPECT_EQ(seen.at(std::string("kdtree_moe_rank_tokens_total|") + rank), 12);
-  EXPECT_EQ(seen.at("kdtree_moe_balance_ratio"), 1);
-  EXPECT_EQ(seen.at("kdtree_moe_layer_expert_balance_ratio|1"), 0.25);
-  EXPECT_EQ(seen.at("kdtree_moe_layer_expert_balance_ratio|2"), 1);
+  EXPECT_EQ(seen.at("kdtree_moe_peak_load_ratio"), 1);
   for (const auto& [key, value] : seen) {
     EXPECT_FALSE(key.starts_with("kdtree_moe_layer_rank_tokens_total")) << key;
     EXPECT_FALSE(key.starts_with("kdtree_moe_rank_idle_layer_steps_total")) << key;
-    EXPECT_FALSE(key.starts_with("kdtree_moe_layer_balance_ratio")) << key;
+    EXPECT_FALSE(key.starts_with("kdtree_moe_layer_peak_load_ratio")) << key;
   }
 }
 
@@ -100,7 +103,7 @@ TEST(MoeMetrics, WhereExpertsMoveNoRankLoadIsInvented) {
   RankStats rank = moe_rank(4, {1, 2, 3, 4, 0, 0, 0, 0});
   rank.moe->idle_ranks.clear();
   rank.moe->idle_ranks_width = 0;
-  MoeWindow window;
+  MoeTracker window;
   auto seen = scrape(rank, window, Time{});
   EXPECT_EQ(seen.count("kdtree_moe_rank_tokens_total|0"), 0u);
   EXPECT_EQ(seen.at("kdtree_moe_layer_tokens_total|1"), 10);
@@ -108,8 +111,8 @@ TEST(MoeMetrics, WhereExpertsMoveNoRankLoadIsInvented) {
   EXPECT_EQ(seen.at("kdtree_moe_rank_tokens_total|3"), 4);
 }
 
-TEST(MoeMetrics, BalanceIsOfTheLastThirtySecondsOnly) {
-  MoeWindow window;
+TEST(MoeMetrics, PeakIsOfTheLastThirtySecondsOnly) {
+  MoeTracker window;
   ExpertTable tokens{100, 0, 0, 0, 100, 0, 0, 0};
   for (int second = 0; second <= 60; ++second) {
     if (second > 25)
@@ -117,36 +120,160 @@ TEST(MoeMetrics, BalanceIsOfTheLastThirtySecondsOnly) {
     scrape(moe_rank(4, tokens), window, Time{} + std::chrono::seconds(second));
   }
   const auto seen = scrape(moe_rank(4, tokens), window, Time{} + 61s);
-  EXPECT_EQ(seen.at("kdtree_moe_balance_ratio"), 1);
-  EXPECT_EQ(seen.at("kdtree_moe_layer_balance_ratio|1"), 1);
-  // Nothing was routed since: no balance at all.
+  EXPECT_EQ(seen.at("kdtree_moe_peak_load_ratio"), 1);
+  EXPECT_EQ(seen.at("kdtree_moe_layer_peak_load_ratio|1"), 1);
+  // Nothing was routed since: no peak at all.
   scrape(moe_rank(4, tokens), window, Time{} + 92s);
   scrape(moe_rank(4, tokens), window, Time{} + 93s);
-  EXPECT_EQ(scrape(moe_rank(4, tokens), window, Time{} + 130s).count("kdtree_moe_balance_ratio"),
+  EXPECT_EQ(scrape(moe_rank(4, tokens), window, Time{} + 130s).count("kdtree_moe_peak_load_ratio"),
             0u);
 }
 
-TEST(MoeMetrics, BalanceIsSumOfMeansOverSumOfHighests) {
-  MoeWindow window;
+TEST(MoeMetrics, PeakIsSumOfHighestsOverSumOfMeans) {
+  MoeTracker window;
   scrape(moe_rank(4, ExpertTable(8)), window, Time{});
   const auto seen = scrape(moe_rank(4, {4, 0, 0, 0, 1, 1, 1, 1}), window, Time{} + 1s);
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_balance_ratio"), (1.0 + 1.0) / (4 + 1));
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_layer_balance_ratio|1"), 0.25);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_peak_load_ratio"), (4 + 1) / (1.0 + 1.0));
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_layer_peak_load_ratio|1"), 4);
 }
 
 TEST(MoeMetrics, ANewProcessBeginsANewWindow) {
-  MoeWindow window;
+  MoeTracker window;
   scrape(moe_rank(4, {9, 9, 9, 9, 9, 9, 9, 9}), window, Time{});
   RankStats next = moe_rank(4, {10, 0, 0, 0, 10, 0, 0, 0});
   next.pid = 2;
-  EXPECT_EQ(scrape(next, window, Time{} + 1s).count("kdtree_moe_balance_ratio"), 0u);
+  EXPECT_EQ(scrape(next, window, Time{} + 1s).count("kdtree_moe_peak_load_ratio"), 0u);
 }
 
 TEST(MoeMetrics, SizesThatDontFitShowNoRankLoad) {
-  MoeWindow window;
+  MoeTracker window;
   const auto seen = scrape(moe_rank(4, ExpertTable(8, 1)), window, Time{}, 3);
   EXPECT_EQ(seen.count("kdtree_moe_rank_tokens_total|0"), 0u);
   EXPECT_EQ(seen.count("kdtree_moe_layer_tokens_total|1"), 1u);
+}
+
+TEST(MoeMetrics, Ep1SaysWhatOtherLayoutsWouldGive) {
+  MoeTracker window;
+  scrape(moe_rank(1, ExpertTable(8)), window, Time{});
+  const auto seen = scrape(moe_rank(1, {6, 0, 1, 1, 2, 2, 2, 2}), window, Time{} + 5s);
+  EXPECT_EQ(seen.at("kdtree_moe_what_if_layer_rank_tokens_total|4|1|0"), 6);
+  EXPECT_EQ(seen.at("kdtree_moe_what_if_layer_rank_tokens_total|4|1|3"), 1);
+  EXPECT_EQ(seen.count("kdtree_moe_what_if_layer_rank_tokens_total|2|1|0"), 0u);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_what_if_peak_load_ratio|4"), (6 + 2) / (2.0 + 2.0));
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_what_if_peak_load_ratio|2"), (6 + 4) / (4.0 + 4.0));
+  EXPECT_GT(seen.at("kdtree_moe_what_if_expected_peak_load_ratio|4"), 1);
+}
+
+TEST(MoeMetrics, StragglersAreCountedEachLookAndTiesShared) {
+  MoeTracker window;
+  scrape(moe_rank(4, ExpertTable(8)), window, Time{});
+  scrape(moe_rank(4, {4, 0, 0, 0, 1, 1, 0, 0}), window, Time{} + 1s);
+  const auto seen = scrape(moe_rank(4, {4, 0, 0, 9, 1, 1, 0, 0}), window, Time{} + 2s);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|0"), 1.5);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|1"), 0.5);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|2"), 0);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|3"), 1);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_layer_intervals_total"), 3);
+}
+
+TEST(MoeMetrics, ExpectationsGrowWithTheStepsSeen) {
+  MoeTracker window;
+  RankStats rank = moe_rank(4, ExpertTable(8));
+  rank.moe->layer_steps = {10, 10};
+  scrape(rank, window, Time{});
+  rank.moe->layer_steps = {14, 10};  // four steps of one token in layer 1
+  rank.moe->expert_tokens = {8, 0, 0, 0, 0, 0, 0, 0};
+  const auto seen = scrape(rank, window, Time{} + 1s);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_expected_unique_experts_total|1"), 4 * 2);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_expected_unique_experts_total|2"), 0);
+  // One of four experts is a rank's own; a token with two of four leaves it out half the time.
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_expected_idle_layer_steps_total"), 4 * 0.5);
+}
+
+TEST(MoeMetrics, CardinalityIsBounded) {
+  for (const auto& [layers, ranks] : {std::pair{61, 8}, {61, 64}, {200, 16}, {1, 1}}) {
+    for (const int ep_size : {1, ranks}) {
+      RankStats rank = moe_rank(ep_size, {});
+      rank.tp_size = ranks;
+      const auto rows = static_cast<std::size_t>(layers);
+      rank.moe->layers = static_cast<std::uint32_t>(layers);
+      rank.moe->experts = 384;
+      rank.moe->expert_tokens.assign(rows * 384, 7);
+      rank.moe->unique_experts.assign(rows, 1);
+      rank.moe->layer_steps.assign(rows, 1);
+      rank.moe->idle_ranks.assign(rows * static_cast<std::size_t>(ep_size), 1);
+      rank.moe->idle_ranks_width = static_cast<std::uint32_t>(ep_size);
+      MoeTracker tracker;
+      scrape(rank, tracker, Time{});
+      for (auto& tokens : rank.moe->expert_tokens) tokens += 5;
+      const auto seen = scrape(rank, tracker, Time{} + 5s);
+      EXPECT_LE(seen.size(), 1500u) << layers << " layers, EP " << ep_size;
+      double tokens = 0;
+      for (const auto& [key, value] : seen)
+        if (key.starts_with("kdtree_moe_layer_tokens_total|")) tokens += value;
+      EXPECT_EQ(tokens, layers * 384.0 * 12) << "no layer is left out";
+    }
+  }
+}
+
+TEST(MoeMetrics, NeighbouringLayersShareASeriesWhereThereAreTooMany) {
+  MoeStats moe;
+  moe.layers = 61;
+  moe.first_layer = 1;
+  EXPECT_EQ(layer_groups(moe, 8).size(), 61u);
+  EXPECT_EQ(layer_groups(moe, 8).front().name, "1");
+  const auto grouped = layer_groups(moe, 16);
+  ASSERT_EQ(grouped.size(), 31u);
+  EXPECT_EQ(grouped[0].name, "1-2");
+  EXPECT_EQ(grouped.back().name, "61");
+}
+
+// Against draws without replacement, a generator and a seed.
+struct Routing {
+  int experts, groups, top_k, tokens;
+};
+
+class UniformRouting : public testing::TestWithParam<Routing> {};
+
+TEST_P(UniformRouting, IsWhatDrawsGive) {
+  const auto [experts, groups, top_k, tokens] = GetParam();
+  std::mt19937 draw(7);
+  std::vector<int> order(static_cast<std::size_t>(experts));
+  std::iota(order.begin(), order.end(), 0);
+  const int runs = 200'000 / (tokens + 40);
+  double peak = 0;
+  double unique = 0;
+  double idle = 0;
+  for (int run = 0; run < runs; ++run) {
+    std::vector<int> load(static_cast<std::size_t>(groups));
+    std::set<int> used;
+    for (int token = 0; token < tokens; ++token)
+      for (int i = 0; i < top_k; ++i) {
+        const int at = std::uniform_int_distribution<int>(i, experts - 1)(draw);
+        std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(at)]);
+        const int expert = order[static_cast<std::size_t>(i)];
+        ++load[static_cast<std::size_t>(expert / (experts / groups))];
+        used.insert(expert);
+      }
+    peak += *std::max_element(load.begin(), load.end()) * groups / double(tokens * top_k);
+    unique += static_cast<double>(used.size());
+    idle += static_cast<double>(std::count(load.begin(), load.end(), 0)) / groups;
+  }
+  EXPECT_NEAR(uniform_peak_load(experts, groups, top_k, tokens) / (peak / runs), 1, 0.02);
+  EXPECT_NEAR(uniform_unique_experts(experts, top_k, tokens) / (unique / runs), 1, 0.01);
+  EXPECT_NEAR(uniform_idle_share(experts, groups, top_k, tokens), idle / runs, 0.01);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, UniformRouting,
+                         testing::Values(Routing{384, 8, 8, 1}, Routing{384, 8, 8, 9},
+                                         Routing{384, 8, 8, 31}, Routing{384, 8, 8, 33},
+                                         Routing{384, 2, 8, 9}, Routing{256, 8, 8, 1},
+                                         Routing{256, 8, 8, 128}, Routing{64, 8, 6, 2}));
+
+TEST(UniformRouting, TheTwoWaysMeet) {
+  // On both sides of 256 assignments.
+  EXPECT_NEAR(uniform_peak_load(384, 8, 8, 31.9) / uniform_peak_load(384, 8, 8, 32), 1, 0.02);
+  EXPECT_EQ(uniform_peak_load(384, 1, 8, 9), 1);
 }
 
 }  // namespace

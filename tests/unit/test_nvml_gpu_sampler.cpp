@@ -1,47 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <thread>
-
-#include "agent/nvml/gpu_sampler.h"
 #include "agent/nvml/list_gpus.h"
-#include "tests/unit/fake_nvml_control.h"
+#include "tests/unit/sampler_rig.h"
 
 namespace kdtree {
 namespace {
 
 using namespace std::chrono_literals;
 using nlohmann::json;
-
-GpuSamplerOptions quick(const std::string& library = FakeNvml::library()) {
-  GpuSamplerOptions options;
-  options.nvml_path = library;
-  options.period = 20ms;
-  options.hung_after = 200ms;
-  options.values_valid = 400ms;
-  options.retry = 100ms;
-  return options;
-}
-
-// Waits until the snapshot is as wanted; the last one otherwise.
-NvmlSnapshot wait_for(const GpuSampler& sampler,
-                      const std::function<bool(const NvmlSnapshot&)>& wanted) {
-  NvmlSnapshot last;
-  for (int i = 0; i < 1000; ++i) {
-    last = sampler.snapshot();
-    if (wanted(last)) break;
-    std::this_thread::sleep_for(10ms);
-  }
-  return last;
-}
-
-bool all_have_pcie(const NvmlSnapshot& seen) {
-  return seen.gpus.size() == 8 &&
-         std::all_of(seen.gpus.begin(), seen.gpus.end(), [](const GpuSnapshot& gpu) {
-           return gpu.values && gpu.values->pcie_transmit_bytes_per_second;
-         });
-}
 
 TEST(GpuSampler, ReadsEightGpusAndTheirVeryValues) {
   FakeNvml fake;
@@ -72,8 +39,8 @@ TEST(GpuSampler, ReadsEightGpusAndTheirVeryValues) {
     EXPECT_EQ(gpu.values->memory_total_bytes, 96ull << 30);
     EXPECT_DOUBLE_EQ(*gpu.values->power_watts, 100.5 + i / 1000.0);
     EXPECT_DOUBLE_EQ(*gpu.values->temperature_celsius, 40 + i);
-    EXPECT_DOUBLE_EQ(*gpu.values->pcie_receive_bytes_per_second, (100 + i) * 1000.0);
-    EXPECT_DOUBLE_EQ(*gpu.values->pcie_transmit_bytes_per_second, (200 + i) * 1000.0);
+    EXPECT_DOUBLE_EQ(*gpu.slow->pcie_receive_bytes_per_second, (100 + i) * 1000.0);
+    EXPECT_DOUBLE_EQ(*gpu.slow->pcie_transmit_bytes_per_second, (200 + i) * 1000.0);
     EXPECT_LT(*gpu.sample_age, 10s);
   }
 }
@@ -87,13 +54,14 @@ TEST(GpuSampler, AValueThatAGpuCantTellIsUnknownAndNotZero) {
           {{"utilization", 50}, {"not_supported", {"power", "pcie", "events", "temperature"}}}}}}});
   const GpuSampler sampler(quick());
   const auto seen =
-      wait_for(sampler, [](const auto& s) { return s.gpus.size() == 1 && s.gpus[0].values; });
+      wait_for(sampler, [](const auto& s) { return s.gpus.size() == 1 && s.gpus[0].slow; });
   ASSERT_TRUE(seen.gpus.at(0).values);
+  ASSERT_TRUE(seen.gpus[0].slow);
   EXPECT_EQ(seen.gpus[0].condition, GpuCondition::ok);
   EXPECT_TRUE(seen.gpus[0].values->utilization);
   EXPECT_FALSE(seen.gpus[0].values->power_watts);
   EXPECT_FALSE(seen.gpus[0].values->temperature_celsius);
-  EXPECT_FALSE(seen.gpus[0].values->pcie_receive_bytes_per_second);
+  EXPECT_FALSE(seen.gpus[0].slow->pcie_receive_bytes_per_second);
   EXPECT_FALSE(seen.events);
 }
 
@@ -157,12 +125,15 @@ TEST(GpuSampler, SlowPcieCountersDontDelayTheRest) {
   fake.show({{"gpus", {{"0", {{"pcie_delay_ms", 150}, {"utilization", 42}, {"pcie_rx_kb", 5}}}}}});
   const GpuSampler sampler(quick());
   const auto seen = wait_for(sampler, [](const auto& s) {
-    return s.gpus.size() == 8 && s.gpus[0].values &&
-           s.gpus[0].values->pcie_receive_bytes_per_second;
+    return s.gpus.size() == 8 && s.gpus[0].values && s.gpus[0].slow &&
+           s.gpus[0].slow->pcie_receive_bytes_per_second;
   });
   EXPECT_EQ(seen.gpus.at(0).condition, GpuCondition::ok);
   EXPECT_DOUBLE_EQ(seen.gpus[0].values->utilization.value_or(-1), 0.42);
-  EXPECT_DOUBLE_EQ(seen.gpus[0].values->pcie_receive_bytes_per_second.value_or(-1), 5000);
+  ASSERT_TRUE(seen.gpus[0].slow);
+  EXPECT_DOUBLE_EQ(seen.gpus[0].slow->pcie_receive_bytes_per_second.value_or(-1), 5000);
+  EXPECT_GE(seen.gpus[0].slow->pcie_took.value_or(0s), 300ms);
+  EXPECT_LT(*seen.gpus[0].sample_took, 150ms);
 }
 
 TEST(GpuSampler, CountsTheSameXidTwice) {
