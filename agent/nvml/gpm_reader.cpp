@@ -55,7 +55,11 @@ bool GpmReader::begin(const NvmlCaller& caller) {
 void GpmReader::read(const NvmlCaller& caller, GpmValues& out) {
   if (!begin(caller)) return;
   const auto at = std::chrono::steady_clock::now();
-  if (before_at_ && at - *before_at_ <= kLeastSpan) return;
+  if (before_at_ && at - *before_at_ <= kLeastSpan) {
+    out = last_;
+    return;
+  }
+  last_ = {};
   if (caller([&] { return nvml_.gpm_sample_get(device_, now_); }) != NVML_SUCCESS) {
     before_at_.reset();
     return;
@@ -69,8 +73,9 @@ void GpmReader::read(const NvmlCaller& caller, GpmValues& out) {
     if (caller([&] { return nvml_.gpm_metrics_get(wanted_.get()); }) == NVML_SUCCESS)
       for (std::size_t i = 0; i < kWanted.size(); ++i)
         if (wanted_->metrics[i].nvmlReturn == NVML_SUCCESS && wanted_->metrics[i].value >= 0)
-          out.*kWanted[i].to = wanted_->metrics[i].value * kWanted[i].unit;
+          last_.*kWanted[i].to = wanted_->metrics[i].value * kWanted[i].unit;
   }
+  out = last_;
   std::swap(before_, now_);
   before_at_ = at;
 }

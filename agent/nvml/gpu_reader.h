@@ -44,8 +44,9 @@ class GpmReader {
   GpmReader(const GpmReader&) = delete;
   GpmReader& operator=(const GpmReader&) = delete;
 
-  // Leaves `out` as it is where there is nothing to tell. Never harms the other readings: what NVML
-  // says against GPM is not kept.
+  // Leaves `out` as it is where there is nothing to tell; less than kLeastSpan after the last
+  // reading that one is told again. Never harms the other readings: what NVML says against GPM is
+  // not kept.
   void read(const NvmlCaller& caller, GpmValues& out);
 
  private:
@@ -56,6 +57,7 @@ class GpmReader {
   enum class Use { unknown, yes, no } use_ = Use::unknown;
   nvmlGpmSample_t before_ = nullptr, now_ = nullptr;
   std::optional<std::chrono::steady_clock::time_point> before_at_;
+  GpmValues last_;
   std::unique_ptr<nvmlGpmMetricsGet_t> wanted_;
 };
 

@@ -44,6 +44,13 @@ def parse(text: str) -> Series:
     return found
 
 
+def one(series: Series, name: str, **labels: str) -> float | None:
+    """The value of the only series of that name which has these labels, and others maybe; None where there is none."""
+    found = [value for (family, given), value in series.items() if family == name and labels.items() <= dict(given).items()]
+    assert len(found) <= 1, f"{name} {labels} is not one series"
+    return found[0] if found else None
+
+
 class Agent:
     """Files under `root`, orders for the fake GPUs, and the program."""
 
@@ -99,7 +106,7 @@ class Agent:
         return parse(self.get("/metrics")[1])
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.series().get((name, frozenset(labels.items())))
+        return one(self.series(), name, **labels)
 
     def family(self, name: str) -> dict[frozenset[tuple[str, str]], float]:
         return {labels: value for (family, labels), value in self.series().items() if family == name}

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from conftest import Agent, built, parse
+from conftest import Agent, built, one, parse
 
 GIB = 1 << 30
 
@@ -49,17 +49,44 @@ def test_eight_gpus_show_the_very_values_they_were_given(agent: Agent) -> None:
     agent.until(lambda: len(agent.family("kdtree_gpu_pcie_transmit_bytes_per_second")) == 8, "eight GPUs are sampled")
     series = agent.series()
     for i in range(8):
-        gpu = frozenset({("gpu", str(i))})
-        assert series["kdtree_gpu_utilization_ratio", gpu] == 11 * i / 100
-        assert series["kdtree_gpu_memory_used_bytes", gpu] == (i + 1) * GIB
-        assert series["kdtree_gpu_memory_total_bytes", gpu] == 96 * GIB
-        assert abs(series["kdtree_gpu_power_watts", gpu] - (100 + i / 1000)) < 1e-9
-        assert series["kdtree_gpu_temperature_celsius", gpu] == 40 + i
-        assert series["kdtree_gpu_pcie_receive_bytes_per_second", gpu] == 1000 * i
-        assert series["kdtree_gpu_pcie_transmit_bytes_per_second", gpu] == 2000 * i
-        assert series["kdtree_gpu_up", gpu] == 1
+        for name, wanted in {"utilization_ratio": 11 * i / 100, "memory_used_bytes": (i + 1) * GIB, "memory_total_bytes": 96 * GIB,
+                             "power_watts": 100 + i / 1000, "temperature_celsius": 40 + i, "pcie_receive_bytes_per_second": 1000 * i,
+                             "pcie_transmit_bytes_per_second": 2000 * i, "up": 1}.items():
+            value = one(series, f"kdtree_gpu_{name}", gpu=str(i), uuid=f"GPU-fa4e0000-0000-0000-0000-{i:012d}")
+            assert value is not None and abs(value - wanted) < 1e-9, (i, name, value)
     assert series["kdtree_gpus_visible", frozenset()] == 8
     assert len(agent.family("kdtree_gpu_info")) == 8
+
+
+def test_only_the_info_metric_names_a_board(agent: Agent) -> None:
+    agent.start()
+    agent.until(lambda: len(agent.family("kdtree_gpu_utilization_ratio")) == 8, "eight GPUs are sampled")
+    for name, labels in agent.series():
+        assert name == "kdtree_gpu_info" or not {"name", "driver", "pci_bus_id"} & set(dict(labels)), name
+
+
+def test_a_burst_between_two_scrapes_is_seen(agent: Agent) -> None:
+    """One sample in ten at 100 %: the mean, the highest and the histogram have it, whatever the moment of the scrape."""
+    agent.gpus({"count": 1, "gpus": {"0": {"utilization": [0] * 9 + [100], "step_ms": 20}}})
+    agent.start()
+    agent.until(lambda: (agent.value("kdtree_gpu_utilization_distribution_ratio_count") or 0) > 150, "samples were taken")
+    series = agent.series()
+    total = one(series, "kdtree_gpu_utilization_distribution_ratio_count")
+    assert abs(one(series, "kdtree_gpu_utilization_distribution_ratio_sum") / total - 0.1) < 0.02
+    assert abs(one(series, "kdtree_gpu_utilization_distribution_ratio_bucket", le="0.99") / total - 0.9) < 0.02
+    assert one(series, "kdtree_gpu_utilization_max_ratio") == 1
+    assert abs(one(series, "kdtree_gpu_utilization_ratio") - 0.1) < 0.05
+
+
+def test_a_driver_that_is_loaded_anew_is_survived(agent: Agent) -> None:
+    agent.gpus({"driver": "580.1"})
+    agent.start()
+    agent.until(lambda: agent.value("kdtree_nvml_events_up") == 1, "events are waited for")
+    pid = agent.process.pid
+    agent.gpus({"driver": "590.2", "load": 2})
+    agent.until(lambda: agent.value("kdtree_gpu_info", gpu="0", driver="590.2") == 1, "the new driver is seen", 60)
+    agent.until(lambda: len(agent.family("kdtree_gpu_utilization_ratio")) == 8 and agent.value("kdtree_nvml_events_up") == 1, "all is back")
+    assert agent.process.pid == pid and agent.process.poll() is None
 
 
 def test_a_hung_gpu_delays_no_scrape_and_no_end(agent: Agent) -> None:
@@ -102,7 +129,7 @@ def test_ranks_and_experts_as_the_writer_published_them(agent: Agent) -> None:
         agent.publish(RANK % {"rank": rank})
     agent.start()
     agent.until(lambda: sum(agent.family("kdtree_rank_up").values()) == 4, "four ranks are up")
-    agent.until(lambda: agent.value("kdtree_moe_balance_ratio"), "experts were watched for a while")
+    agent.until(lambda: agent.value("kdtree_moe_peak_load_ratio"), "experts were watched for a while")
     series = agent.series()
 
     def value(name: str, **labels: str) -> float | None:
@@ -123,7 +150,10 @@ def test_ranks_and_experts_as_the_writer_published_them(agent: Agent) -> None:
     assert loads == [2 * steps * (4 * rank + 3) for rank in range(4)]  # experts 2r + 1 and 2r + 2, two layers
     assert value("kdtree_moe_layer_rank_tokens_total", layer="2", moe_rank="3") == 15 * steps
     assert value("kdtree_moe_rank_idle_layer_steps_total", moe_rank="0") == 2 * steps
-    assert value("kdtree_moe_balance_ratio") == 36 / 4 / 15
+    assert value("kdtree_moe_peak_load_ratio") == 15 / (36 / 4)
+    assert value("kdtree_moe_expected_peak_load_ratio") > 1
+    assert value("kdtree_moe_rank_straggler_layer_intervals_total", moe_rank="3") == value("kdtree_moe_layer_intervals_total") > 0
+    assert value("kdtree_moe_expected_idle_layer_steps_total") > 0
     assert value("kdtree_drift", kind="release") == 0
     assert value("kdtree_drift", kind="ranks") == 0
     assert value("kdtree_release_info", release="r1") == 1
@@ -192,14 +222,15 @@ def test_every_series_is_in_the_catalogue_and_promtool_is_content(agent: Agent) 
     agent.gpus({"gpus": {"1": {"fail": "lost"}}, "xids": [{"id": 1, "gpu": 0, "xid": 31}]})
     agent.publish(RANK % {"rank": 0})
     agent.start()
-    agent.until(lambda: agent.value("kdtree_moe_balance_ratio"), "experts are seen")
+    agent.until(lambda: agent.value("kdtree_moe_peak_load_ratio"), "experts are seen")
     agent.until(lambda: agent.family("kdtree_gpu_xid_errors_total"), "the XID is seen")
     text = agent.get("/metrics")[1]
     assert promtool(text) == ""
     listed = json.loads(subprocess.run([built("kdtree-agent"), "--list-metrics=json"], check=True, capture_output=True).stdout)
     catalogue = {metric["name"]: metric for metric in listed["metrics"]}
     for name, labels in parse(text):
-        assert {label for label, _ in labels} == set(catalogue[name]["labels"]), name
+        family = name if name in catalogue else name.rpartition("_")[0]  # a histogram's own
+        assert {label for label, _ in labels} - {"le"} == set(catalogue[family]["labels"]), name
     for line in text.splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
@@ -237,6 +268,32 @@ def test_the_listening_address_comes_from_the_configuration(agent: Agent) -> Non
     with agent.log.open("w") as log:
         agent.process = subprocess.Popen(command, stderr=log)
     agent.until(lambda: agent.get("/metrics")[0] == 200, "it listens where the configuration says")
+
+
+def test_a_change_on_trial_is_told(agent: Agent) -> None:
+    state = agent.root / "var/lib/kdtree/state.json"
+    state.parent.mkdir(parents=True)
+    agent.start()
+    assert agent.value("kdtree_trial") is None and agent.value("kdtree_host_up") == 1
+    for trial in (True, False):
+        state.write_text(json.dumps({"format": 1, "trial": trial}))
+        agent.until(lambda: agent.value("kdtree_trial") == trial, f"trial is {trial}")
+    state.write_text("{")
+    agent.until(lambda: agent.value("kdtree_host_up") == 0, "a damaged state is told")
+    assert agent.value("kdtree_trial") is None
+
+
+def test_experts_only_on_request(agent: Agent) -> None:
+    agent.publish(RANK % {"rank": 0})
+    agent.start()
+    agent.until(lambda: agent.value("kdtree_moe_steps_total"), "experts are seen")
+    assert agent.family("kdtree_moe_expert_tokens_total") == {}
+    text = agent.get("/metrics/experts")[1]
+    assert promtool(text) == ""
+    experts = parse(text)
+    assert len(experts) == 2 * 8
+    loads = [one(experts, "kdtree_moe_expert_tokens_total", layer="2", expert=str(e)) for e in range(8)]
+    assert [load / loads[0] for load in loads] == list(range(1, 9))
 
 
 def test_systemd_is_told_ready_watchdog_and_stopping(agent: Agent) -> None:

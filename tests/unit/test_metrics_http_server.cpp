@@ -129,8 +129,12 @@ TEST(ListenOn, KnowsWhatIsBeyondLoopback) {
   EXPECT_FALSE(is_beyond_loopback(listen_on("127.0.0.1:0")->get()));
   EXPECT_FALSE(is_beyond_loopback(listen_on("127.9.9.9:0")->get()));
   EXPECT_TRUE(is_beyond_loopback(listen_on("0.0.0.0:0")->get()));
-  if (const auto v6 = listen_on("[::1]:0")) EXPECT_FALSE(is_beyond_loopback(v6->get()));
-  if (const auto v6 = listen_on("[::]:0")) EXPECT_TRUE(is_beyond_loopback(v6->get()));
+  if (const auto v6 = listen_on("[::1]:0")) {
+    EXPECT_FALSE(is_beyond_loopback(v6->get()));
+  }
+  if (const auto v6 = listen_on("[::]:0")) {
+    EXPECT_TRUE(is_beyond_loopback(v6->get()));
+  }
 }
 
 }  // namespace

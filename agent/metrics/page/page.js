@@ -32,7 +32,7 @@ const number = (value, unit) => (value === null ? "–" : `${Math.round(value)} 
 const times = (value) => (value === null ? "–" : value.toFixed(2));
 
 // One row of cells; an unknown one is left out, and the strip's hatching shows.
-function strip(cells, colour, tell, gap) {
+function strip(cells, colour, tell) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "strip");
   svg.setAttribute("viewBox", `0 0 ${cells.length} 1`);
@@ -43,7 +43,7 @@ function strip(cells, colour, tell, gap) {
     if (value === null) return;
     const cell = document.createElementNS(SVG, "rect");
     cell.setAttribute("x", x);
-    cell.setAttribute("width", 1 - gap);
+    cell.setAttribute("width", 1);
     cell.setAttribute("height", 1);
     cell.style.fill = colour(value);
     const title = document.createElementNS(SVG, "title");
@@ -85,7 +85,7 @@ function gpus(live) {
     board.push(label, strip(gpu.history, heat, {
       row: `${name}: ${fine ? percent(gpu.utilization) : gpu.state}`,
       cell: (x, value) => `${name}, ${seconds(x)} s ago: ${percent(value)}`,
-    }, 0));
+    }));
     board.push(fine ? element("div", "number", percent(gpu.utilization)) : element("div", "number bad", gpu.state === null ? "?" : gpu.state.replaceAll("_", " ")));
     board.push(element("div", "number extra", percent(gpu.tensor_active)),
       element("div", "number extra", gpu.memory_used_bytes === null ? "–" : `${gib(gpu.memory_used_bytes)} / ${gib(gpu.memory_total_bytes)}`),
@@ -127,7 +127,7 @@ function moe(live) {
     board.push(element("div", "name", name), strip(cells, load, {
       row: `${name}: ${times(mean)} of the mean`,
       cell: (x, value) => `${name}, layer ${picture.layers[x]}: ${times(value)} of the layer's mean`,
-    }, 0.08), element("div", "number", times(mean)));
+    }), element("div", "number", times(mean)));
   }
   const axis = element("div", "axis");
   axis.append(element("span", "", `layer ${picture.layers[0]}`), element("span", "", `layer ${picture.layers.at(-1)}`));
