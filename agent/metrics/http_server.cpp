@@ -137,7 +137,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const UniqueFd& listener, 
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(handler), std::move(web)));
   server->port_ = port_of(listener.get());
   const int fd = ::fcntl(listener.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes its own
-  unsigned flags = MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG;
+  unsigned flags =
+      MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG;
   std::vector<MHD_OptionItem> options{
       {MHD_OPTION_LISTEN_SOCKET, fd, nullptr},
       {MHD_OPTION_CONNECTION_LIMIT, kConnections, nullptr},
@@ -171,7 +172,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const UniqueFd& listener, 
 }
 
 HttpServer::~HttpServer() {
-  if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
+  if (daemon_ == nullptr) return;
+  // Takes the socket away first: MHD_stop_daemon() would shut it down, for who follows us too.
+  const UniqueFd listener(MHD_quiesce_daemon(daemon_));
+  MHD_stop_daemon(daemon_);
 }
 
 }  // namespace kdtree

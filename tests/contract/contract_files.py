@@ -50,20 +50,31 @@ def output(*argv: str | Path) -> str:
 
 @functools.cache
 def catalogue() -> dict[str, dict]:
-    """The agent's metrics by name: type, unit, labels, help, absent."""
-    listed = json.loads(output(program("kdtree-agent"), "--list-metrics=json"))
-    return {metric["name"]: metric for metric in listed["metrics"]}
+    """The agent's metrics by name: type, unit, labels, help, absent, cost, example. A histogram is there by its series' names too."""
+    listed = {metric["name"]: metric for metric in json.loads(output(program("kdtree-agent"), "--list-metrics=json"))["metrics"]}
+    for metric in [metric for metric in listed.values() if metric["type"] == "histogram"]:
+        for part, labels in (("bucket", ["le"]), ("sum", []), ("count", [])):
+            listed[f"{metric['name']}_{part}"] = {**metric, "type": "counter", "labels": metric["labels"] + labels}
+    return listed
+
+
+def _rules() -> list[dict]:
+    return [rule for group in yaml.safe_load((DASHBOARDS / "rules.yml").read_text())["groups"] for rule in group["rules"]]
 
 
 @functools.cache
 def alerts() -> dict[str, dict]:
     """The alerts of rules.yml by name."""
-    groups = yaml.safe_load((DASHBOARDS / "rules.yml").read_text())["groups"]
-    rules = [rule for group in groups for rule in group["rules"]]
-    assert all("alert" in rule for rule in rules), "recording rules need tests of their own here"
+    rules = [rule for rule in _rules() if "alert" in rule]
     named = {rule["alert"]: rule for rule in rules}
     assert len(named) == len(rules), "two rules of one name"
     return named
+
+
+@functools.cache
+def records() -> dict[str, dict]:
+    """The recording rules of rules.yml by name."""
+    return {rule["record"]: rule for rule in _rules() if "record" in rule}
 
 
 def rule_tests() -> list[dict]:
@@ -71,19 +82,27 @@ def rule_tests() -> list[dict]:
     return yaml.safe_load((DASHBOARDS / "rules.test.yml").read_text())["tests"]
 
 
+BOARDS = ["kdtree-host", "kdtree-moe", "kdtree-verify"]
+
+
 @functools.cache
-def dashboard() -> dict:
-    return json.loads((DASHBOARDS / "kdtree.json").read_text())
+def dashboard(board: str) -> dict:
+    return json.loads((DASHBOARDS / f"{board}.json").read_text())
 
 
-def panels() -> list[dict]:
+def panels(board: str) -> list[dict]:
     """Every panel that shows something; rows left out."""
-    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    return [panel for panel in dashboard(board)["panels"] if panel["type"] != "row"]
+
+
+def all_panels() -> list[tuple[str, dict]]:
+    """(dashboard, panel) of every panel."""
+    return [(board, panel) for board in BOARDS for panel in panels(board)]
 
 
 def queries() -> list[tuple[str, str, dict]]:
     """(panel title, refId, target) of every query."""
-    return [(panel["title"], target["refId"], target) for panel in panels() for target in panel["targets"]]
+    return [(panel["title"], target["refId"], target) for _, panel in all_panels() for target in panel["targets"]]
 
 
 def runbooks() -> list[Path]:

@@ -11,23 +11,29 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contract_files import DASHBOARDS, INSTALLED_RUNBOOKS, RUNBOOKS, alerts, catalogue, metrics_in, output, rule_tests
+from contract_files import BOARDS, DASHBOARDS, INSTALLED_RUNBOOKS, RUNBOOKS, alerts, catalogue, metrics_in, output, records, rule_tests
 
 NAMES = sorted(alerts())
 SYNTHETIC = {"up"}  # Prometheus' own
 
 
+def engine_metrics(record: str) -> set[str]:
+    """SGLang's own that a recording rule reads, as our tests spell them."""
+    return {f"sglang:{name}" for name in re.findall(r'"sglang\[:_\](\w+)"', records()[record]["expr"])}
+
+
 def read_metrics(alert: str) -> set[str]:
     """What the alert's expression reads."""
     expression = alerts()[alert]["expr"]
-    return metrics_in(expression) | {name for name in SYNTHETIC if re.search(rf"\b{name}\b", expression)}
+    recorded = {name for name in records() if name in expression}
+    return metrics_in(expression) | {name for record in recorded for name in engine_metrics(record)} | {name for name in SYNTHETIC if re.search(rf"\b{name}\b", expression)}
 
 
 def given_metrics(group: dict) -> dict[str, set[str]]:
     """Metric names by instance."""
     given: dict[str, set[str]] = {}
     for series in group["input_series"]:
-        name, labels = re.fullmatch(r"([a-z0-9_]+)\{(.*)\}", series["series"]).groups()
+        name, labels = re.fullmatch(r"([a-z0-9_:]+)\{(.*)\}", series["series"]).groups()
         given.setdefault(re.search(r'instance="([^"]+)"', labels).group(1), set()).add(name)
     return given
 
@@ -49,6 +55,15 @@ def expectations(group: dict, alert: str) -> list[list]:
 def test_rules_and_configuration_are_valid() -> None:
     output("promtool", "check", "rules", DASHBOARDS / "rules.yml")
     output("promtool", "check", "config", DASHBOARDS / "prometheus.yml")
+    output("promtool", "check", "config", "--syntax-only", DASHBOARDS / "prometheus-remote.yml")
+
+
+def test_records_are_ours_tested_and_used() -> None:
+    boards = "".join((DASHBOARDS / f"{board}.json").read_text() for board in BOARDS)
+    for name in records():
+        assert re.fullmatch(r"kdtree:[a-z_]+:[a-z0-9_]+", name)
+        assert any(group["name"].startswith(f"{name} record:") for group in rule_tests()), name
+        assert name in boards or any(name in rule["expr"] for rule in alerts().values()), name
 
 
 def test_promtool_agrees_with_every_case() -> None:
@@ -57,8 +72,8 @@ def test_promtool_agrees_with_every_case() -> None:
 
 def test_every_case_belongs_to_an_alert() -> None:
     for group in rule_tests():
-        name, kind = group["name"].split(":")[0].split()
-        assert name in NAMES and kind in ("fires", "quiet", "missing"), group["name"]
+        name, kind = group["name"].split(": ")[0].split()
+        assert name in NAMES and kind in ("fires", "quiet", "missing") or name in records() and kind == "record", group["name"]
 
 
 @pytest.mark.parametrize("alert", NAMES)
@@ -77,9 +92,11 @@ def test_alert_has_the_three_cases(alert: str) -> None:
 def test_the_cases_would_notice(alert: str, broken: str, tmp_path: Path) -> None:
     """A rule that never fires, or always, fails its promtool cases."""
     rules = yaml.safe_load((DASHBOARDS / "rules.yml").read_text())
-    rule = next(rule for rule in rules["groups"][0]["rules"] if rule["alert"] == alert)
+    (ours,) = [group for group in rules["groups"] if group["name"] == "kdtree"]
+    shared = [group for group in rules["groups"] if group["name"] != "kdtree"]
+    rule = next(rule for rule in ours["rules"] if rule["alert"] == alert)
     rule["expr"] = broken.format(expr=rule["expr"])
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "kdtree", "rules": [rule]}]}))
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [*shared, {"name": "kdtree", "rules": [rule]}]}))
     mine = [group for group in rule_tests() if group["name"].startswith(alert + " ")]
     for group in mine:
         group["alert_rule_test"] = [case for case in group["alert_rule_test"] if case["alertname"] == alert]
@@ -101,17 +118,17 @@ def test_alert_leads_to_its_runbook(alert: str) -> None:
 
 @pytest.mark.parametrize("alert", NAMES)
 def test_alert_reads_metrics_that_the_agent_has(alert: str) -> None:
-    assert read_metrics(alert) <= set(catalogue()) | SYNTHETIC
+    assert {name for name in read_metrics(alert) if not name.startswith("sglang:")} <= set(catalogue()) | SYNTHETIC
     labels = set(re.findall(r'([a-z_]+)=~?"|([a-z_]+)!~?"', alerts()[alert]["expr"]))
-    known = {label for name in read_metrics(alert) - SYNTHETIC for label in catalogue()[name]["labels"]}
+    known = {label for name in read_metrics(alert) if name in catalogue() for label in catalogue()[name]["labels"]}
     assert {a or b for a, b in labels} <= known | {"job", "instance"}
 
 
 def test_tests_use_labels_that_the_agent_gives() -> None:
     for group in rule_tests():
         for series in group["input_series"]:
-            name, labels = re.fullmatch(r"([a-z0-9_]+)\{(.*)\}", series["series"]).groups()
-            if name not in SYNTHETIC:
+            name, labels = re.fullmatch(r"([a-z0-9_:]+)\{(.*)\}", series["series"]).groups()
+            if name not in SYNTHETIC and not name.startswith("sglang"):
                 given = {label.split("=")[0] for label in labels.split(",")} - {"job", "instance"}
                 assert given <= set(catalogue()[name]["labels"]), series["series"]
 
@@ -125,9 +142,8 @@ def test_the_two_xid_alerts_share_no_code_and_miss_none() -> None:
 
 def test_scrape_configuration_is_on_loopback() -> None:
     config = yaml.safe_load((DASHBOARDS / "prometheus.yml").read_text())
-    (scrape,) = config["scrape_configs"]
-    assert scrape["job_name"] == "kdtree"
-    assert scrape["static_configs"] == [{"targets": ["127.0.0.1:9817"]}]
+    assert {scrape["job_name"]: scrape["static_configs"] for scrape in config["scrape_configs"]} == {
+        "kdtree": [{"targets": ["127.0.0.1:9817"]}], "sglang": [{"targets": ["127.0.0.1:30000"]}]}
     assert config["rule_files"] == ["rules.yml"]
 
 

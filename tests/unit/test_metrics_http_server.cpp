@@ -95,6 +95,16 @@ TEST_F(HttpServerTest, APortInUseIsRefusedWithItsAddress) {
   EXPECT_NE(second.error().what.find(address), std::string::npos);
 }
 
+TEST(HttpServer, AnotherOneCanFollowOnTheSameSocket) {
+  const auto listener = listen_on("127.0.0.1:0").value();
+  for (const char* text : {"first", "second"}) {
+    const auto server = HttpServer::start(
+        listener, [&](const HttpRequest&) { return HttpReply{200, "text/x", text}; });
+    ASSERT_TRUE(server);
+    EXPECT_TRUE(exchange((*server)->port(), request("GET", "/")).ends_with(text));
+  }
+}
+
 TEST(ListenOn, TellsWhatIsNoAddress) {
   for (const char* bad : {"", "9817", "127.0.0.1", ":9817", "127.0.0.1:", "host.example:9817",
                           "127.0.0.1:http", "::1:9817", "127.0.0.1:99999"}) {
