@@ -35,6 +35,8 @@ bool is_overdue(const std::optional<SteadyTime>& since, const GpuSamplerOptions&
 // shows a GPU that came back, or a driver that was loaded anew.
 class RestartJudge {
  public:
+  explicit RestartJudge(const GpuSamplerOptions& options) : patience_(options.look_again) {}
+
   bool should_restart(GpuSampler::State& state) {
     const std::lock_guard lock(state.mutex);
     bool any_well = false;
@@ -72,7 +74,7 @@ class RestartJudge {
 
   SteadyTime any_well_at_ = steady_clock::now();
   SteadyTime all_well_at_ = steady_clock::now();
-  std::chrono::milliseconds patience_{0};
+  std::chrono::milliseconds patience_;
 };
 
 void run_session(const SharedState& state, std::shared_ptr<const NvmlSession> session,
@@ -96,7 +98,7 @@ void run_session(const SharedState& state, std::shared_ptr<const NvmlSession> se
 
 void supervise(const SharedState& state) {
   const SamplerRun always;
-  RestartJudge judge;
+  RestartJudge judge(state->options);
   while (true) {
     {
       const std::lock_guard lock(state->mutex);
@@ -149,6 +151,7 @@ GpuSnapshot snapshot_of(const GpuSlot& slot, const GpuSampler::State& state, Ste
     gpu.sample_age = now - *slot.sampled_at;
     gpu.sample_took = slot.sample_took;
   }
+  if (state.failure && gpu.condition == GpuCondition::ok) gpu.condition.reset();  // nobody knows
   const bool fine = gpu.condition == GpuCondition::ok;
   if (fine && slot.sampled_at && now - *slot.sampled_at <= options.values_valid) {
     gpu.values = slot.values;
@@ -211,6 +214,7 @@ NvmlSnapshot GpuSampler::snapshot() const {
     snapshot.failure = NvmlError{NvmlFailure::hung, "nvmlInit does not return"};
   snapshot.driver = state.driver;
   snapshot.visible = state.visible;
+  snapshot.session = state.session;
   snapshot.events = !snapshot.failure && state.events_registered.size() == state.visible &&
                     !is_overdue(state.events_in_call_since, state.options);
   for (const auto& [key, slot] : state.gpus) snapshot.gpus.push_back(snapshot_of(slot, state, now));

@@ -52,6 +52,7 @@ struct NvmlSnapshot {
   std::optional<NvmlError> failure;  // nullopt: NVML works and lists `visible` GPUs
   std::string driver;                // "" = unknown
   unsigned visible = 0;
+  std::uint64_t session = 0;      // counts attempts at nvmlInit
   bool events = false;            // XID events of every visible GPU are being waited for
   std::vector<GpuSnapshot> gpus;  // every GPU ever seen, by index and uuid
 };

@@ -78,6 +78,13 @@ if ! [ -e "$env/.complete" ]; then
   "$env/bin/python3" -c 'import torch, triton; print(f"setup: torch {torch.__version__}, triton {triton.__version__}")' >&2
   touch "$env/.complete"
 fi
+# Small packages that were added later go into what is there.
+added=$env/.added-$(sha256sum <"$here/added.lock" | cut -c1-16)
+if ! [ -e "$added" ]; then
+  "$env/bin/python3" -m pip install --disable-pip-version-check --no-input --no-deps --no-cache-dir -q -r "$here/added.lock" >&2 ||
+    { say "pip could not install the packages of added.lock into $env; see its message above"; exit 1; }
+  touch "$added"
+fi
 has_sources "$sources" || "$env/bin/python3" "$here/fetch_sources.py" "$sources" "$here/sglang-sources.lock"
 [ "${1:-}" != --newest-source ] || "$env/bin/python3" "$here/fetch_sources.py" "$cache/sglang-newest" --newest
 say "ready: $env"

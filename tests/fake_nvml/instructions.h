@@ -75,8 +75,7 @@ struct Instructions {
 
 double boot_ms();
 
-// nullptr: the file of KDTREE_FAKE_NVML can't be understood (said on stderr once a content). Looked
-// at anew at most each millisecond.
+// nullptr: the file of KDTREE_FAKE_NVML can't be understood (said on stderr once a content).
 std::shared_ptr<const Instructions> instructions_now();
 
 }  // namespace fake_nvml

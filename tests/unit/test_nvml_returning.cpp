@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/unit/sampler_rig.h"
 
 namespace kdtree {
@@ -51,6 +53,21 @@ TEST(GpuReturns, TheOthersKeepTheirValuesAndCountersMeanwhile) {
     EXPECT_EQ(board(now, 3)->condition, GpuCondition::lost);
     before = now;
   }
+}
+
+TEST(GpuReturns, OneThatStaysAwayIsLookedForEverMoreSeldom) {
+  FakeNvml fake;
+  fake.show({{"gpus", {{"3", {{"fail", "lost"}, {"until_init", true}}}}}});
+  const GpuSampler sampler(quick());
+  const auto began = std::chrono::steady_clock::now();
+  std::set<std::uint64_t> sessions;
+  while (std::chrono::steady_clock::now() - began < 1500ms) {
+    sessions.insert(sampler.snapshot().session);
+    std::this_thread::sleep_for(5ms);
+  }
+  // After 200, 600 and 1400 ms; the time that a slow machine adds makes it no more.
+  EXPECT_LE(sessions.size(), 4u);
+  EXPECT_GE(sessions.size(), 2u);
 }
 
 TEST(GpuReturns, AfterAReset) {
