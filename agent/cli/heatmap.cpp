@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,8 +18,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::size_t kColumns = 60;
-constexpr std::size_t kMaxScrape = 4u << 20;
+constexpr std::size_t kColumns = 60;      // without a terminal
+constexpr std::size_t kBesideCells = 22;  // of a row: its name and its number
+constexpr std::size_t kMaxAnswer = 4u << 20;
 constexpr std::chrono::seconds kDeadline{5};
 
 struct HeatmapOptions {
@@ -25,6 +28,8 @@ struct HeatmapOptions {
   bool once = false;
   double interval_s = 2;
   std::string agent;
+  std::string ca;
+  std::string user;
 };
 
 bool is_terminal() {
@@ -33,40 +38,68 @@ bool is_terminal() {
          std::string_view(term) != "dumb";
 }
 
-Result<std::string> metrics_url(Context& context, const HeatmapOptions& options) {
+std::size_t columns() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumns;
+  return std::clamp<std::size_t>(size.ws_col, kBesideCells + 10, 200) - kBesideCells;
+}
+
+// Where /live.json is, and the Unix socket to ask there ("" = none).
+struct Source {
+  std::string url;
+  HttpVia via;
+};
+
+Result<Source> source_of(Context& context, const HeatmapOptions& options) {
   std::string address = options.agent;
+  Source source;
+  source.via.ca_file = options.ca;
+  if (!options.user.empty()) {
+    const char* password = std::getenv("KDTREE_AGENT_PASSWORD");
+    source.via.user = options.user;
+    source.via.password = password != nullptr ? password : "";
+  }
+  bool tls = !options.ca.empty();
   if (address.empty()) {
     KDTREE_TRY_ASSIGN(const auto config, context.config());
     address = config->agent.listen;
+    tls = tls || !config->agent.web_config.empty();
+  }
+  if (address.starts_with("unix:")) {
+    source.via.unix_socket = address.substr(5);
+    source.url = "http://agent/live.json";
+    return source;
   }
   if (address.starts_with("0.0.0.0:")) address.replace(0, 7, "127.0.0.1");
   if (address.starts_with("[::]:")) address.replace(0, 4, "[::1]");
-  return "http://" + address + "/metrics";
+  if (address.find("://") == std::string::npos) address = (tls ? "https://" : "http://") + address;
+  source.url = address + "/live.json";
+  return source;
 }
 
-Result<HeatSample> take_sample(const std::string& url) {
-  auto answer = http_get(url, kDeadline, kMaxScrape);
+Result<HeatPicture> take_picture(const Source& source) {
+  auto answer = http_get(source.url, kDeadline, kMaxAnswer, source.via);
   if (!answer)
     return fail(ExitCode::refused, "kdtree-agent doesn't answer: " + answer.error().what,
                 "systemctl status kdtree-agent");
+  if (answer->status == 401)
+    return fail(ExitCode::refused, source.url + " wants a name and a password",
+                "give --user, and the password in the environment variable KDTREE_AGENT_PASSWORD");
   if (answer->status != 200)
-    return fail(ExitCode::refused, url + " answered " + std::to_string(answer->status),
+    return fail(ExitCode::refused, source.url + " answered " + std::to_string(answer->status),
                 "is that the address of kdtree-agent?");
-  KDTREE_TRY_ASSIGN(const auto scrape, parse_scrape(answer->body));
-  return heat_sample(scrape);
+  return heat_picture(answer->body);
 }
 
 // Draws over the last picture until the user interrupts.
-Result<ExitCode> watch(Context& context, const HeatmapOptions& options, const std::string& url) {
+Result<ExitCode> watch(Context& context, const HeatmapOptions& options, const Source& source) {
   const InterruptGuard guard;
-  Heatmap heatmap(kColumns);
   std::size_t drawn = 0;
   while (true) {
-    KDTREE_TRY_ASSIGN(auto sample, take_sample(url));
-    heatmap.add(std::move(sample));
-    if (drawn > 0) context.out.line("\x1b[" + std::to_string(drawn + 1) + "A");
-    const auto lines = heatmap.draw(HeatStyle::blocks);
-    for (const std::string& line : lines) context.out.line("\x1b[2K" + line);
+    KDTREE_TRY_ASSIGN(const auto picture, take_picture(source));
+    if (drawn > 0) context.out.line("\x1b[" + std::to_string(drawn + 1) + "A\x1b[J");
+    const auto lines = draw(picture, HeatStyle::colours, columns());
+    for (const std::string& line : lines) context.out.line(line);
     drawn = lines.size();
     const auto until = steady_clock::now() + std::chrono::duration<double>(options.interval_s);
     while (steady_clock::now() < until) {
@@ -77,17 +110,15 @@ Result<ExitCode> watch(Context& context, const HeatmapOptions& options, const st
 }
 
 Result<ExitCode> run_heatmap(Context& context, const HeatmapOptions& options) {
-  KDTREE_TRY_ASSIGN(const std::string url, metrics_url(context, options));
-  if (!options.once && !options.json && is_terminal()) return watch(context, options, url);
-  Heatmap heatmap(kColumns);
-  KDTREE_TRY_ASSIGN(auto sample, take_sample(url));
-  heatmap.add(std::move(sample));
+  KDTREE_TRY_ASSIGN(const Source source, source_of(context, options));
+  if (!options.once && !options.json && is_terminal()) return watch(context, options, source);
+  KDTREE_TRY_ASSIGN(const auto picture, take_picture(source));
   if (options.json) {
-    context.out.json(heatmap.json(url));
+    context.out.json(heat_json(picture, source.url));
     return ExitCode::done;
   }
-  for (const std::string& line : heatmap.draw(is_terminal() ? HeatStyle::blocks : HeatStyle::plain))
-    context.out.line(line);
+  const HeatStyle style = is_terminal() ? HeatStyle::colours : HeatStyle::plain;
+  for (const std::string& line : draw(picture, style, columns())) context.out.line(line);
   return ExitCode::done;
 }
 
@@ -104,9 +135,16 @@ void setup_heatmap(CLI::App& app, Context& context) {
       ->check(quiet(CLI::Range(0.5, 3600.0)))
       ->type_name("SECONDS");
   verb.add_option("--agent", options->agent,
-                  "Where kdtree-agent listens (default: agent.listen of the configuration)")
+                  "Where kdtree-agent listens, or unix:/PATH, or an https:// URL (default: "
+                  "agent.listen of the configuration)")
       ->type_name("HOST:PORT");
-  verb.footer("Reads kdtree-agent's /metrics. '?' or '·' is a value that is not known now.");
+  verb.add_option("--ca", options->ca, "The authority of the agent's certificate, where it has TLS")
+      ->type_name("FILE");
+  verb.add_option(
+          "--user", options->user,
+          "Name for an agent that wants one; the password is taken from KDTREE_AGENT_PASSWORD")
+      ->type_name("NAME");
+  verb.footer("Reads kdtree-agent's /live.json. '?' or '·' is a value that is not known now.");
 }
 
 }  // namespace kdtree

@@ -1,51 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
-#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "agent/metrics/scrape_text.h"
+#include "agent/util/result.h"
 
 namespace kdtree {
 
-// What one scrape of the agent says about balance. nullopt = unknown, drawn as such.
-struct HeatSample {
+// What /live.json of the agent says; the landing page draws the same. nullopt = unknown, drawn as
+// such.
+struct HeatPicture {
   struct Gpu {
-    std::optional<double> utilization;  // 0 to 1
-    std::string trouble;                // "" = up; else lost, hung, …
+    int index = 0;
+    std::string state;                           // "ok", "lost", …; "" = unknown
+    std::optional<double> utilization;           // 0 to 1
+    std::vector<std::optional<double>> history;  // 0 to 1, now at the end
   };
-  std::map<int, Gpu> gpus;
-  std::map<int, double> rank_tokens;  // assignments since the engine began
-  std::string ep_size;                // "" = no routing is observed
-  std::optional<double> balance;      // kdtree_moe_balance_ratio
+  struct Moe {
+    int ep_size = 1, shown_ep_size = 1;
+    bool what_if = false;
+    std::optional<double> peak, expected_peak, tokens_per_step;
+    std::vector<std::string> layers;
+    std::vector<std::vector<std::optional<double>>> load;  // [layers][ranks], relative to the mean
+  };
+  std::string failure;  // why NVML can't be used; "" = it can
+  double step_seconds = 0;
+  std::vector<Gpu> gpus;
+  std::optional<Moe> moe;  // nullopt: no routing is observed
 };
-HeatSample heat_sample(const std::vector<Series>& scrape);
 
-enum class HeatStyle { plain, blocks };  // plain: ASCII without colour
+// Errors: refused: not what the agent says.
+Result<HeatPicture> heat_picture(std::string_view live_json);
 
-// The samples so far, oldest first, and the picture of them.
-class Heatmap {
- public:
-  explicit Heatmap(std::size_t columns) : columns_(columns) {}
-  void add(HeatSample sample);
+enum class HeatStyle { plain, colours };  // plain: ASCII without colour
 
-  // One row a GPU (utilisation over time, now at the right), then one a rank (load relative to the
-  // mean of all ranks: of each interval, or since the engine began while there is only one sample).
-  std::vector<std::string> draw(HeatStyle style) const;
+// One row a GPU (utilisation over time, now at the right), then one a rank (load of each layer or
+// group of layers). `columns`: of a row's cells, at least 10.
+std::vector<std::string> draw(const HeatPicture& picture, HeatStyle style, std::size_t columns);
 
-  // The last sample.
-  nlohmann::ordered_json json(const std::string& source) const;
-
- private:
-  // Load of each rank relative to the mean, between sample i - 1 and i; empty: nothing was routed.
-  std::map<int, double> load_at(std::size_t i) const;
-
-  std::size_t columns_;
-  std::deque<HeatSample> samples_;
-};
+nlohmann::ordered_json heat_json(const HeatPicture& picture, const std::string& source);
 
 }  // namespace kdtree

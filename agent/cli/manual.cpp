@@ -80,7 +80,10 @@ constexpr std::array kKeys = {
     Row{"validate.min_compares", "compared calls that a clean verdict asks of every rank; 1000"},
     Row{"validate.max_ulp", "largest difference of one element, in units of the last place; 4"},
     Row{"validate.mean_abs", "largest mean difference of a call; 0.0005"},
-    Row{"agent.listen", "HOST:PORT of kdtree-agent's metrics; 127.0.0.1:9817"},
+    Row{"agent.listen", "HOST:PORT or unix:/PATH of kdtree-agent's metrics; 127.0.0.1:9817"},
+    Row{"agent.web_config",
+        "file with TLS and passwords for it, in the format of Prometheus' exporters; needed to "
+        "listen beyond loopback; none"},
     Row{"moe.ep_size", "expert parallel size, where the ranks don't say it; what they say"},
 };
 

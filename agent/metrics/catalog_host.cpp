@@ -28,9 +28,10 @@ constexpr MetricSpec kCatalog[] = {
      kNoCost,
      "kdtree_host_up == 0"},
     {Metric::mode, "kdtree_mode", gauge, "1", kMode,
-     "1 for the mode that the host is meant to be in (off, validate, on; from the control file), 0 "
-     "for the others.",
-     kNoControl, kFileCost, "kdtree_mode == 1"},
+     "1 for the mode that the host is meant to be in (off, validate, on), 0 for the others: the "
+     "control file's; while there is none, that in which all living ranks were started.",
+     "the control file can't be read; there is none, and no rank lives or they differ", kFileCost,
+     "kdtree_mode == 1"},
     {Metric::control_generation,
      "kdtree_control_generation",
      gauge,

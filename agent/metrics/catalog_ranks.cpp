@@ -94,8 +94,11 @@ constexpr MetricSpec kCatalog[] = {
      "Verify calls answered by both kernels and compared.", kNoRank, kStatsCost,
      "min by (job, instance) (kdtree_verify_compares_total)"},
     {Metric::verify_batch_compares, "kdtree_verify_batch_compares_total", counter, "1", kBatch,
-     "The same, by requests in the call; at most 48 sizes.", "nothing compared at this size",
-     kStatsCost, "min by (job, instance, batch) (kdtree_verify_batch_compares_total)"},
+     "The same, by requests in the call; at most 48 sizes, \"other\" for all that have none of "
+     "their "
+     "own.",
+     "nothing compared at this size", kStatsCost,
+     "min by (job, instance, batch) (kdtree_verify_batch_compares_total)"},
     {Metric::verify_mismatches, "kdtree_verify_mismatches_total", counter, "1", kRank,
      "Compares over tolerance.", kNoRank, kStatsCost, "kdtree_verify_mismatches_total > 0"},
     {Metric::verify_max_abs_difference, "kdtree_verify_max_abs_difference", gauge, "1", kRank,

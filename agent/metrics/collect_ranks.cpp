@@ -36,7 +36,8 @@ void add_verify(Exposition& out, const std::string& rank, const RankStats& stats
   out.add(Metric::verify_compares, {rank}, number(stats.compares));
   for (const BatchCompares& batch : stats.batches)
     if (batch.compares > 0)
-      out.add(Metric::verify_batch_compares, {rank, std::to_string(batch.batch)},
+      out.add(Metric::verify_batch_compares,
+              {rank, batch.batch == 0 ? "other" : std::to_string(batch.batch)},
               number(batch.compares));
   out.add(Metric::verify_mismatches, {rank}, number(stats.mismatches));
   out.add(Metric::verify_abs_difference_sum, {rank}, stats.sum_mean_abs);

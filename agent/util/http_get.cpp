@@ -25,7 +25,7 @@ std::size_t keep_body(char* data, std::size_t, std::size_t size, void* user) {
 }  // namespace
 
 Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
-                            std::size_t max_body_bytes) {
+                            std::size_t max_body_bytes, const HttpVia& via) {
   static std::once_flag once;
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
   std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), curl_easy_cleanup);
@@ -43,6 +43,13 @@ Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds de
   curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, message);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, keep_body);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &body);
+  const auto text = [&](CURLoption option, const std::string& value) {
+    if (!value.empty()) curl_easy_setopt(curl.get(), option, value.c_str());
+  };
+  text(CURLOPT_UNIX_SOCKET_PATH, via.unix_socket);
+  text(CURLOPT_CAINFO, via.ca_file);
+  text(CURLOPT_USERNAME, via.user);
+  text(CURLOPT_PASSWORD, via.password);
   const CURLcode code = curl_easy_perform(curl.get());
   if (code != CURLE_OK)
     return fail(ExitCode::refused,

@@ -14,9 +14,16 @@ struct HttpAnswer {
   std::string body;  // at most max_body_bytes of it
 };
 
+// How to reach it, where the URL doesn't say all.
+struct HttpVia {
+  std::string unix_socket;     // path; "" = TCP
+  std::string ca_file;         // "" = the system's authorities
+  std::string user, password;  // basic authentication; "" = none
+};
+
 // GET of an http or https URL: no redirects, no proxy, no cookies. Any answer is a value, whatever
 // its status. Errors: refused where none came (not listening, deadline, broken answer).
 Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
-                            std::size_t max_body_bytes = 64u << 10);
+                            std::size_t max_body_bytes = 64u << 10, const HttpVia& via = {});
 
 }  // namespace kdtree

@@ -74,7 +74,7 @@ def main() -> None:
                         "patch_state": f.ACTIVE, "mode": f.VALIDATE, "control_generation": 4, "graphs": 1, "calls_engine": calls,
                         "compares": calls, "max_abs": 0.0039, "max_ulp": 1.5, "longest_prefix": 65536,
                         "moe_layers": LAYERS, "moe_experts": EXPERTS, "moe_top_k": TOP_K, "moe_first_layer": FIRST,
-                        "moe_steps": router.steps, "moe_tokens": TOKENS_A_STEP * router.steps}, {1: calls}, sections)
+                        "moe_steps": router.steps, "moe_tokens": TOKENS_A_STEP * router.steps}, {1: (calls, calls)}, sections)
         time.sleep(0.2)
 
 

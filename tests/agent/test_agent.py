@@ -33,7 +33,7 @@ while True:
                     "max_abs": 0.125, "max_ulp": 2.0, "sum_mean_abs": 0.5, "longest_prefix": 4096, "kv_pairs": 10,
                     "kv_contiguous_pairs": 5, "moe_layers": 2, "moe_experts": 8, "moe_top_k": 2, "moe_first_layer": 1,
                     "moe_steps": step, "moe_tokens": 18 * step},
-                   {1: 20, 2: 30},
+                   {1: (20, 40), 2: (30, 60)},
                    [(f.SECTION_EXPERT_TOKENS, 2, 8, array("Q", [step * e for e in range(1, 9)] * 2)),
                     (f.SECTION_UNIQUE_EXPERTS, 2, 1, array("Q", [8 * step] * 2)),
                     (f.SECTION_LAYER_STEPS, 2, 1, array("Q", [step] * 2)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -47,7 +49,28 @@ def until(ask: Callable[[], Answer | None], what: str, deadline_s: float = 60) -
 def gpu(index: int) -> dict[str, object]:
     """What fake GPU `index` is told to show, in the fake's units."""
     return {"utilization": 12 * index + 3, "memory_used": (index + 1) * 10**10, "power_mw": 100_000 + 7_000 * index,
-            "temperature": 40 + index, "pcie_rx_kb": 1000 * (index + 1), "pcie_tx_kb": 500 * (index + 1)}
+            "temperature": 40 + index, "pcie_rx_kb": 1000 * (index + 1), "pcie_tx_kb": 500 * (index + 1), "sm_mhz": 2000 + index,
+            "clock_events": 4, "ecc_corrected": index, "processes": [{"pid": 4000 + index, "memory": (index + 1) * 10**9}],
+            "gpm": {"2": 50 + index, "3": 20, "5": 3 + index, "10": 40 + index}}
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """SGLang's /metrics as far as the dashboards read it: 4 tokens a step, 2 ms between two tokens."""
+
+    began = time.monotonic()
+
+    def do_GET(self) -> None:
+        tokens = 2000 * (time.monotonic() - self.began)
+        values = {"num_running_reqs": 3, "num_queue_reqs": 1, "gen_throughput": 2000, "token_usage": 0.25, "spec_accept_length": 4,
+                  "inter_token_latency_seconds_sum": 0.002 * tokens, "inter_token_latency_seconds_count": tokens}
+        body = "".join(f'sglang:{name}{{model_name="kimi"}} {value}\n' for name, value in values.items()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 class LiveHost:
@@ -61,6 +84,7 @@ class LiveHost:
         self.agent_port, self.prometheus_port = free_port(), free_port()
         self.ranks: list[subprocess.Popen] = []
         self._programs: list[subprocess.Popen] = []
+        self._engine = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
 
     def __enter__(self) -> LiveHost:
         try:
@@ -68,6 +92,7 @@ class LiveHost:
             self.instruct()
             self.ranks = [self._start_rank(rank) for rank in range(RANKS)]
             self._start_agent()
+            threading.Thread(target=self._engine.serve_forever, daemon=True).start()
             self._start_prometheus()
         except BaseException:
             self.__exit__()
@@ -75,6 +100,8 @@ class LiveHost:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._engine.shutdown()
+        self._engine.server_close()
         started = [*self._programs, *self.ranks]
         for process in started:
             process.terminate()
@@ -86,7 +113,7 @@ class LiveHost:
                 process.wait()
 
     def _make_root(self) -> None:
-        for made in ("etc/kdtree", "run/kdtree/stats", f"opt/kdtree/releases/{RELEASE}"):
+        for made in ("etc/kdtree", "run/kdtree/stats", f"opt/kdtree/releases/{RELEASE}", "var/lib/kdtree"):
             (self.root / made).mkdir(parents=True)
         (self.root / "proc").symlink_to("/proc")
         (self.root / "sys").symlink_to("/sys")
@@ -94,6 +121,7 @@ class LiveHost:
         config = {"engine": {"unit": "sglang.service", "python": "/usr/bin/python3", "health_url": "http://127.0.0.1:30000/health",
                              "ranks": RANKS}}
         (self.root / "etc/kdtree/kdtree.json").write_text(json.dumps(config))
+        (self.root / "var/lib/kdtree/state.json").write_text(json.dumps({"format": 1, "trial": False}))
         body = struct.pack("<8sIIQ64s", b"KDTCTRL1", 1, 1, 1, RELEASE.encode())  # agent/stats/control_abi.h: validate
         (self.root / "run/kdtree/control").write_bytes(body + struct.pack("<II", zlib.crc32(body), 0))
 
@@ -122,7 +150,7 @@ class LiveHost:
 
     def _start_prometheus(self) -> None:
         config = (DASHBOARDS / "prometheus.yml").read_text()
-        for given, wanted in (("127.0.0.1:9817", f"127.0.0.1:{self.agent_port}"), ("scrape_interval: 5s", "scrape_interval: 1s"),
+        for given, wanted in (("127.0.0.1:9817", f"127.0.0.1:{self.agent_port}"), ("127.0.0.1:30000", self.engine), ("scrape_interval: 5s", "scrape_interval: 1s"),
                               ("scrape_timeout: 4s", "scrape_timeout: 1s"), ("evaluation_interval: 15s", "evaluation_interval: 1s"),
                               ("- rules.yml", f"- {DASHBOARDS / 'rules.yml'}")):
             assert given in config, given
@@ -141,6 +169,10 @@ class LiveHost:
     @property
     def instance(self) -> str:
         return f"127.0.0.1:{self.agent_port}"
+
+    @property
+    def engine(self) -> str:
+        return f"127.0.0.1:{self._engine.server_port}"
 
     def scrape(self) -> str:
         """The agent's /metrics now; "" while it doesn't listen."""
@@ -161,7 +193,7 @@ class LiveHost:
             return {"result": [], "groups": []}
 
     def instant(self, query: str) -> dict[tuple[tuple[str, str], ...], float]:
-        """Value by label set, the metric's name, job and instance left out."""
+        """Value by label set; the metric's name, job, instance and uuid (gpu says it) left out."""
         return {_labels(series["metric"]): float(series["value"][1]) for series in self._api("query", query=query)["result"]}
 
     def ranged(self, query: str, seconds: int = 5) -> dict[tuple[tuple[str, str], ...], list[float]]:
@@ -175,11 +207,12 @@ class LiveHost:
 
     def panel_query(self, expression: str) -> str:
         """A panel's expression as Grafana would send it for this instance at a scrape a second."""
-        for variable, value in (("$__rate_interval", "4s"), ("$job", ".+"), ("$instance", re.escape(self.instance))):
+        for variable, value in (("$__rate_interval", "4s"), ("$job", ".+"), ("$instance", re.escape(self.instance)),
+                                ("$engine", ".+")):
             expression = expression.replace(variable, value.replace("\\", "\\\\"))
         assert "$" not in expression
         return expression
 
 
 def _labels(metric: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, value) for name, value in metric.items() if name not in ("__name__", "job", "instance")))
+    return tuple(sorted((name, value) for name, value in metric.items() if name not in ("__name__", "job", "instance", "uuid")))

@@ -26,6 +26,7 @@ def header(release: str, rank: int, ranks: int, k: int) -> dict[str, object]:
     compares = 1000 + rank + 10 * k
     return {
         "tp_rank": rank, "tp_size": ranks, "moe_ep_rank": rank, "moe_ep_size": ranks, "device_name": "cpu",
+        "device_uuid": f"GPU-fa4e0000-0000-0000-0000-{rank:012d}",
         "release_id": release, "engine_version": "0.5.17", "torch_version": "2.11.0",
         "patch_state": f.ACTIVE, "mode": f.VALIDATE, "control_generation": 1, "sort_state": 1, "graphs": 1,
         "calls_kernel": 2 * k, "calls_engine": 61 * k, "handed_back": handed_back,

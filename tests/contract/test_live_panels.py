@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract_files import alerts, catalogue, panels
+from contract_files import all_panels, alerts, catalogue, records
 from live_host import GPUS, RANKS, LiveHost, gpu, until
 
-TITLES = [panel["title"] for panel in panels()]
+PANELS = {f"{board} {panel['title']}": panel for board, panel in all_panels()}
 
 
 def expression(title: str, at: int = 0) -> str:
-    return next(panel for panel in panels() if panel["title"] == title)["targets"][at]["expr"]
+    return next(panel for _, panel in all_panels() if panel["title"] == title)["targets"][at]["expr"]
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHost]:
         yield running
 
 
-@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.parametrize("title", PANELS)
 def test_panel_returns_data(host: LiveHost, title: str) -> None:
-    panel = next(panel for panel in panels() if panel["title"] == title)
+    panel = PANELS[title]
     for target in panel["targets"]:
         query = host.panel_query(target["expr"])
         if target.get("instant"):
@@ -39,7 +39,7 @@ def test_panel_returns_data(host: LiveHost, title: str) -> None:
         else:
             answer = until(lambda: host.ranged(query), f"{title} {target['refId']}")
         assert all(math.isfinite(value) for values in answer.values() for value in values)
-        legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) - {"instance"}
         assert all(legend <= {name for name, _ in labels} for labels in answer), "the legend's labels are there"
         shown = {tuple(pair for pair in labels if pair[0] in legend) for labels in answer}
         assert panel["type"] == "table" or len(shown) == len(answer), "one name, one series"
@@ -85,8 +85,14 @@ def test_numbers_of_the_ranks(host: LiveHost) -> None:
     assert host.instant(host.panel_query(expression("KV contiguity")))[(("rank", "7"),)] == pytest.approx(0.97)
     assert set(host.instant(host.panel_query(expression("Drift"))).values()) == {0}
     assert set(host.instant(host.panel_query(expression("Experts read in a step"))).values()) == {8}
-    idle = host.instant(host.panel_query(expression("Idle ranks")))
+    assert next(iter(host.instant(host.panel_query(expression("Experts read in a step", 2))).values())) == pytest.approx(16 * (1 - (7 / 8) ** 36), rel=1e-6)
+    idle = host.instant(host.panel_query(expression("Idle share")))
     assert idle == {(("moe_rank", str(rank)),): pytest.approx(0.5 if rank == 0 else 0) for rank in range(RANKS)}
+    stragglers = host.instant(host.panel_query(expression("Stragglers")))
+    assert stragglers == {(("moe_rank", str(rank)),): pytest.approx(8 if rank == 7 else 0) for rank in range(RANKS)}
+    assert host.instant(host.panel_query(expression("Fullest rank over the mean"))) == {(): pytest.approx(8 / 4.5)}
+    matrix = host.instant(host.panel_query(expression("Load of each rank by layer")))
+    assert matrix == {(("layer", str(layer)), ("moe_rank", str(rank))): pytest.approx((rank + 1) / 4.5) for layer in (1, 2, 3) for rank in range(RANKS)}
     answered = host.instant(host.panel_query(expression("Verify calls by who answered")))
     assert answered[(("by", "engine"),)] / answered[(("by", "kernel"),)] == pytest.approx(61 / 2)
 
@@ -97,7 +103,7 @@ def test_the_scrape_is_well_formed(host: LiveHost) -> None:
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and not done.stdout + done.stderr
     assert set(re.findall(r"^(kdtree_\w+)", text, re.M)) <= set(catalogue())
-    assert set(re.findall(r"^# TYPE (\w+)", text, re.M)) <= set(catalogue())
+    assert set(re.findall(r"^# TYPE (\w+)", text, re.M)) <= {metric["name"] for metric in catalogue().values()}
 
 
 def test_alerts_see_what_was_made_to_happen(host: LiveHost) -> None:
@@ -108,8 +114,29 @@ def test_alerts_see_what_was_made_to_happen(host: LiveHost) -> None:
     assert set(fired) == {"KdtreeXid", "KdtreeXidResetNeeded"}
     assert [(alert["labels"]["gpu"], alert["labels"]["xid"]) for alert in fired["KdtreeXid"]] == [("2", "31")]
     assert [(alert["labels"]["gpu"], alert["labels"]["xid"]) for alert in fired["KdtreeXidResetNeeded"]] == [("6", "79")]
-    assert {rule["name"] for rule in host.rules() if rule["health"] == "ok"} == set(alerts())
+    assert {rule["name"] for rule in host.rules() if rule["health"] == "ok"} == set(alerts()) | set(records())
     assert host.instant("kdtree_gpu_xid_errors_total")[(("gpu", "2"), ("xid", "31"))] == 2
+
+
+def test_the_step_time_is_the_engines(host: LiveHost) -> None:
+    step = until(lambda: host.instant(host.panel_query(expression("Verify step"))), "the step is recorded")
+    assert step == {(): pytest.approx(4 * 0.002, rel=0.01)}
+    assert host.instant(host.panel_query(expression("Accept length"))) == {(): 4}
+
+
+# What says something only where something is wrong, or on another host than this one.
+SILENT = {"kdtree_gpu_failure_info", "kdtree_gpu_up", "kdtree_nvml_up", "kdtree_nvml_failure_info", "kdtree_nvml_events_up", "kdtree_stats_up",
+          "kdtree_stats_files", "kdtree_patch_processes", "kdtree_ranks_expected", "kdtree_rank_up", "kdtree_rank_active",
+          "kdtree_verify_mismatches_total", "kdtree_host_up", "kdtree_trial", "kdtree_drift", "kdtree_gpus_expected", "kdtree_gpu_processes",
+          "kdtree_gpu_tensor_active_ratio", "kdtree_gpu_ecc_errors_total", "kdtree_collector_age_seconds", "kdtree_rank_control_generation",
+          "kdtree_moe_what_if_layer_rank_tokens_total", "kdtree_moe_expert_tokens_total"}
+
+
+@pytest.mark.parametrize("name", [name for name, metric in catalogue().items() if name == metric["name"]])
+def test_the_catalogues_example_is_a_query(host: LiveHost, name: str) -> None:
+    query = catalogue()[name]["example"].replace("[5m]", "[4s]").replace("[1h]", "[4s]")
+    answer = host.instant(query) if name in SILENT else until(lambda: host.instant(query), query)
+    assert all(math.isfinite(value) or name.endswith("distribution_ratio") for value in answer.values())
 
 
 def test_a_lost_gpu_becomes_a_gap(host: LiveHost) -> None:

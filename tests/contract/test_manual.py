@@ -19,7 +19,7 @@ CONFIG = {"engine": {"unit": "sglang.service", "python": "/opt/sglang/bin/python
 VALUES = {"engine.ranks": 8, "engine.command": ["/bin/true"], "engine.environment": {}, "kernel.archs": ["120"],
           "kernel.device": "cpu", "kernel.cuda_home": "/opt/cuda", "kernel.nsplit": "4", "kernel.defrag_sort": True,
           "mem_fraction_static": 0.5, "add_flags": ["--x"], "remove_flags": ["--x"], "deadlines": 60,
-          "validate.min_compares": 1, "validate": 1.5, "agent.listen": "127.0.0.1:1", "moe.ep_size": 8}
+          "validate.min_compares": 1, "validate": 1.5, "agent.listen": "127.0.0.1:1", "agent.web_config": "/etc/kdtree/web.yml", "moe.ep_size": 8}
 
 
 @functools.cache

@@ -112,9 +112,9 @@ def test_metrics_of_eight_gpus_and_eight_ranks(steady):
 def test_each_gpus_utilisation_is_the_one_it_has(steady):
     given = {str(gpu): {"utilization": 10 * gpu + 5} for gpu in range(8)}
     steady.write(FAKE_GPUS, json.dumps({"gpus": given}))
-    wanted = {f'kdtree_gpu_utilization_ratio{{gpu="{gpu}"}}': (10 * gpu + 5) / 100 for gpu in range(8)}
+    wanted = {f'kdtree_gpu_utilization_ratio{{gpu="{gpu}",uuid="GPU-fa4e0000-0000-0000-0000-{gpu:012d}"}}': (10 * gpu + 5) / 100 for gpu in range(8)}
     steady.wait("the agent shows all eight", lambda: {
-        name: value for name, value in scrape(steady).items() if name.startswith("kdtree_gpu_utilization_ratio{")} == wanted, 20)
+        name: value for name, value in scrape(steady).items() if name.startswith("kdtree_gpu_utilization_ratio{")} == pytest.approx(wanted), 20)
 
 
 def test_the_agent_listens_on_loopback_only_and_is_no_root(steady):
