@@ -165,9 +165,8 @@ HeatPicture picture_of(const Json& live) {
   return picture;
 }
 
-template <typename Value>
-Json known(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
+nlohmann::ordered_json known(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
 }  // namespace
@@ -198,7 +197,8 @@ nlohmann::ordered_json heat_json(const HeatPicture& picture, const std::string& 
     gpus.push_back(
         {{"gpu", gpu.index},
          {"utilization", known(gpu.utilization)},
-         {"trouble", gpu.state.empty() || gpu.state == "ok" ? Json(nullptr) : Json(gpu.state)}});
+         {"trouble", gpu.state.empty() || gpu.state == "ok" ? nlohmann::ordered_json(nullptr)
+                                                            : nlohmann::ordered_json(gpu.state)}});
   nlohmann::ordered_json moe = nullptr;
   if (picture.moe) {
     nlohmann::ordered_json load = nlohmann::ordered_json::array();
