@@ -58,11 +58,15 @@ class Engine(http.server.BaseHTTPRequestHandler):
     """SGLang's /metrics as far as the dashboards read it: 4 tokens a step, 2 ms between two tokens."""
 
     began = time.monotonic()
+    seconds, step_scale = 0.0, 1.0  # of all tokens so far; how much longer a step takes from now on
 
     def do_GET(self) -> None:
-        tokens = 2000 * (time.monotonic() - self.began)
+        now = time.monotonic() - type(self).began
+        tokens = 2000 * now
+        type(self).seconds += self.step_scale * 0.002 * (tokens - getattr(type(self), "tokens", 0))
+        type(self).tokens = tokens
         values = {"num_running_reqs": 3, "num_queue_reqs": 1, "gen_throughput": 2000, "token_usage": 0.25, "spec_accept_length": 4,
-                  "inter_token_latency_seconds_sum": 0.002 * tokens, "inter_token_latency_seconds_count": tokens}
+                  "inter_token_latency_seconds_sum": self.seconds, "inter_token_latency_seconds_count": tokens}
         body = "".join(f'sglang:{name}{{model_name="kimi"}} {value}\n' for name, value in values.items()).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
@@ -79,6 +83,8 @@ class LiveHost:
     def __init__(self, folder: Path):
         self.root = folder / "root"
         self.folder = folder
+        self.orders = folder / "orders.json"  # for the ranks: live_rank.py
+        self.rules_file = DASHBOARDS / "rules.yml"
         self.gpus = {str(index): gpu(index) for index in range(GPUS)}
         self.xids = [{"id": 1, "gpu": 2, "xid": 31}, {"id": 2, "gpu": 2, "xid": 31}, {"id": 3, "gpu": 6, "xid": 79}]
         self.agent_port, self.prometheus_port = free_port(), free_port()
@@ -131,18 +137,24 @@ class LiveHost:
         beside.write_text(json.dumps({"count": GPUS, "gpus": self.gpus, "xids": self.xids}))
         beside.rename(self.folder / "gpus.json")
 
+    def order(self, **fields: object) -> None:
+        """What all ranks publish otherwise from now on."""
+        beside = self.orders.with_suffix(".new")
+        beside.write_text(json.dumps(fields))
+        beside.rename(self.orders)
+
     def _start_rank(self, rank: int) -> subprocess.Popen:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "sitecustomize")}
         environment.pop("KDTREE_VERIFY", None)
         return subprocess.Popen([sys.executable, str(Path(__file__).with_name("live_rank.py")), str(self.root / "run/kdtree/stats"),
-                                 RELEASE, str(rank), str(RANKS)], env=environment)
+                                 RELEASE, str(rank), str(RANKS), str(self.orders)], env=environment)
 
     def _log(self, name: str) -> object:
         return (self.folder / f"{name}.log").open("w")
 
     def _start_agent(self) -> None:
         environment = {**os.environ, "KDTREE_FAKE_NVML": str(self.folder / "gpus.json")}
-        agent = subprocess.Popen([str(program("kdtree-agent")), "--root", str(self.root), "--nvml", str(library("libnvidia-ml.so.1")),
+        agent = self.agent = subprocess.Popen([str(program("kdtree-agent")), "--root", str(self.root), "--nvml", str(library("libnvidia-ml.so.1")),
                                   "--listen", f"127.0.0.1:{self.agent_port}"], env=environment,
                                  stdout=self._log("agent"), stderr=subprocess.STDOUT)
         self._programs.append(agent)
@@ -152,7 +164,7 @@ class LiveHost:
         config = (DASHBOARDS / "prometheus.yml").read_text()
         for given, wanted in (("127.0.0.1:9817", f"127.0.0.1:{self.agent_port}"), ("127.0.0.1:30000", self.engine), ("scrape_interval: 5s", "scrape_interval: 1s"),
                               ("scrape_timeout: 4s", "scrape_timeout: 1s"), ("evaluation_interval: 15s", "evaluation_interval: 1s"),
-                              ("- rules.yml", f"- {DASHBOARDS / 'rules.yml'}")):
+                              ("- rules.yml", f"- {self.rules_file}")):
             assert given in config, given
             config = config.replace(given, wanted)
         (self.folder / "prometheus.yml").write_text(config)
@@ -188,6 +200,8 @@ class LiveHost:
             with urllib.request.urlopen(url, timeout=10) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
+            if error.code == 503:  # still starting
+                return {"result": [], "groups": []}
             raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from error
         except urllib.error.URLError:
             return {"result": [], "groups": []}

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One engine process of the live test: publishes known values through the product's own writer until it is told to end.
 
-argv: stats folder, release, rank, ranks. The k-th publication holds k steps of known routing and calls. Expert rank r gets r + 1 parts of the
+argv: stats folder, release, rank, ranks, and maybe a JSON file of orders: header fields that all ranks publish otherwise from now on
+("grow": by how much a counter grows each publication). The k-th publication holds k steps of known routing and calls. Expert rank r gets r + 1 parts of the
 tokens in every layer, so its load relative to the mean is (r + 1) / ((ranks + 1) / 2) over any span of time.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
 from array import array
+from pathlib import Path
 
 from kdtree_patch import stats_format as f
 from kdtree_patch.stats import StatsWriter
@@ -54,13 +57,27 @@ def sections(ranks: int, k: int) -> list[tuple[int, int, int, array]]:
     ]
 
 
+def ordered(orders: Path | None, k: int) -> dict[str, object]:
+    """Header fields by order: {"mismatches": 3, "handed_back": {"16": 50}}; hand-backs grow by so many a publication."""
+    if orders is None or not orders.exists():
+        return {}
+    fields = json.loads(orders.read_text())
+    if "handed_back" in fields:
+        counts = [0] * f.MAX_REASONS
+        for reason, growth in fields["handed_back"].items():
+            counts[int(reason)] = growth * k
+        fields["handed_back"] = counts
+    return fields
+
+
 def main() -> None:
     folder, release, rank, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    orders = Path(sys.argv[5]) if len(sys.argv) > 5 else None
     writer = StatsWriter(folder)
     k = 0
     while True:
-        writer.publish(header(release, rank, ranks, k), {1: (900 + rank + 10 * k, 2000), 4: (100, 200)}, sections(ranks, k))
+        writer.publish({**header(release, rank, ranks, k), **ordered(orders, k)}, {1: (900 + rank + 10 * k, 2000), 4: (100, 200)}, sections(ranks, k))
         k += 1
         time.sleep(0.2)
 
