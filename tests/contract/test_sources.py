@@ -115,7 +115,7 @@ def test_cmake_lists_its_sources() -> None:
 def test_all_pages_are_installed(folder: Path) -> None:
     """What CMake installs is what lies there, the promtool tests and lint exceptions left out."""
     listed = set(re.findall(r"[\w-]+\.(?:md|json|yml)", (folder / "CMakeLists.txt").read_text()))
-    there = {path.name for path in folder.iterdir() if path.suffix in (".md", ".json", ".yml")} - {"rules.test.yml"}
+    there = {path.name for path in folder.rglob("*") if path.suffix in (".md", ".json", ".yml")} - {"rules.test.yml"}
     assert listed == there
 
 
