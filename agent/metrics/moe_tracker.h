@@ -14,7 +14,9 @@ namespace kdtree {
 class MoeTracker {
  public:
   static constexpr std::chrono::seconds kSpan{30};
-  static constexpr std::chrono::seconds kStep{1};  // at least so far apart are the tables kept
+  // At least so far apart are the tables kept (0.2 MB each for 60 x 384 experts): the window is up to
+  // that longer.
+  static constexpr std::chrono::seconds kStep{5};
 
   // `rank.moe` is set and has expert_tokens.
   void take(const RankStats& rank, const std::optional<MoeLayout>& layout,

@@ -39,6 +39,7 @@ namespace {
 
 constexpr unsigned long long kTotalBytes = 96ull << 30;
 constexpr auto kLook = std::chrono::milliseconds(10);
+constexpr auto kLookForEvents = std::chrono::milliseconds(50);
 
 std::atomic<int> initialised{0};
 std::atomic<int> loaded{0};  // the driver's loading that nvmlInit found
@@ -425,7 +426,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data,
       }
     }
     if (std::chrono::steady_clock::now() >= until) return NVML_ERROR_TIMEOUT;
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kLookForEvents);
   }
 }
 
