@@ -36,7 +36,7 @@ def test_eight_rows_with_the_values_given(agent: Agent) -> None:
     assert rows[7][-1] == "lost" and set(rows[7][-2]) == {"?"}
     assert "no routing is observed" in drawn.stdout and "\x1b" not in drawn.stdout
     shown = json.loads(heatmap(agent, "--json").stdout)
-    assert [gpu["utilization"] for gpu in shown["gpus"]] == [12 * i / 100 for i in range(7)] + [None]
+    assert [gpu["utilization"] for gpu in shown["gpus"]] == [pytest.approx(12 * i / 100) for i in range(7)] + [None]
     assert [gpu["trouble"] for gpu in shown["gpus"]] == [None] * 7 + ["lost"] and shown["moe"] is None
 
 
