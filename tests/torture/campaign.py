@@ -204,7 +204,7 @@ def main() -> int:
     if options.record:
         options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.write_text(json.dumps({
-            "points": len(tally.points), "faults": sorted(tally.faults), "runs": tally.runs, "planned": len(tasks),
+            "points": len(tally.points), "faults": len(tally.faults), "runs": tally.runs, "planned": len(tasks),
             "inconsistent": len(tally.inconsistent), "commit": commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}, indent=1) + "\n")
     return 1 if tally.inconsistent else 0

@@ -57,7 +57,7 @@ def view_of(taken: Tree) -> View:
     """Raises Damaged. Releases and history are not part of it: both may have grown."""
     state = state_of(taken)
     files = tuple(sorted((path, entry) for path, entry in taken.items()
-                         if not path.startswith(("/var/lib/kdtree", RELEASES)) and path != "/opt/kdtree"))
+                         if not path.startswith(("/var/lib/kdtree", RELEASES)) and not _is_empty_directory(path, taken)))
     return View(files, tuple(sorted(state["current"].items())), json.dumps(state["good"]), state["trial"])
 
 
@@ -75,6 +75,12 @@ def before_recovery(taken: Tree, old: Tree, new: Tree) -> list[str]:
         except Damaged as error:
             broken.append(str(error))
     return broken
+
+
+def _is_empty_directory(path: str, tree: Tree) -> bool:
+    """Of what counts: an empty folder for drop-ins means nothing to systemd."""
+    inside = (other for other in tree if other.startswith(path + "/") and not other.startswith(RELEASES))
+    return tree[path].is_directory and next(inside, None) is None
 
 
 def _is_directory(path: str, *trees: Tree) -> bool:
