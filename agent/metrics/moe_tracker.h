@@ -14,8 +14,8 @@ namespace kdtree {
 class MoeTracker {
  public:
   static constexpr std::chrono::seconds kSpan{30};
-  // At least so far apart are the tables kept (0.2 MB each for 60 x 384 experts): the window is up to
-  // that longer.
+  // At least so far apart are the tables kept (0.2 MB each for 60 x 384 experts): the window is up
+  // to that longer.
   static constexpr std::chrono::seconds kStep{5};
 
   // `rank.moe` is set and has expert_tokens.

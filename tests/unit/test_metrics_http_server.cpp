@@ -98,8 +98,9 @@ TEST_F(HttpServerTest, APortInUseIsRefusedWithItsAddress) {
 TEST(HttpServer, AnotherOneCanFollowOnTheSameSocket) {
   const auto listener = listen_on("127.0.0.1:0").value();
   for (const char* text : {"first", "second"}) {
-    const auto server = HttpServer::start(
-        listener, [&](const HttpRequest&) { return HttpReply{200, "text/x", text}; });
+    const auto server = HttpServer::start(listener, [&](const HttpRequest&) {
+      return HttpReply{200, "text/x", text};
+    });
     ASSERT_TRUE(server);
     EXPECT_TRUE(exchange((*server)->port(), request("GET", "/")).ends_with(text));
   }
