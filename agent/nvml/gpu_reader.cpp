@@ -148,7 +148,7 @@ nvmlReturn_t GpuReader::read_ecc(GpuSlowValues& values) {
 }
 
 nvmlReturn_t GpuReader::read_processes(GpuSlowValues& values) {
-  unsigned count = static_cast<unsigned>(processes_.size());
+  auto count = static_cast<unsigned>(processes_.size());
   auto result =
       ask(nvml_.compute_processes, &count, processes_.empty() ? nullptr : processes_.data());
   if (result == NVML_ERROR_INSUFFICIENT_SIZE && count <= kMostProcesses) {

@@ -37,7 +37,7 @@ std::optional<double> percent_of(nvmlValueType_t type, const nvmlValue_t& value)
 nvmlReturn_t UtilizationReader::read_buffer(const NvmlLibrary& nvml, nvmlDevice_t device,
                                             const NvmlCaller& caller) {
   nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT;
-  unsigned count = static_cast<unsigned>(buffer_.capacity());
+  auto count = static_cast<unsigned>(buffer_.capacity());
   if (count == 0) {
     const auto sized = caller([&] {
       return nvml.samples(device, NVML_GPU_UTILIZATION_SAMPLES, 0, &type, &count, nullptr);
