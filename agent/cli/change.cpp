@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/change.h"
 
+#include "agent/cli/revert.h"
 #include "agent/gate/health_gate.h"
+#include "agent/gate/unit_journal.h"
 #include "agent/util/interrupt.h"
 #include "agent/util/leftovers.h"
 
@@ -14,6 +16,7 @@ using std::chrono::seconds;
 // A live switch takes a moment: nothing is loaded, ranks follow the control file within 100 ms.
 constexpr seconds kLiveDeadline{60};
 constexpr seconds kLiveStable{2};
+constexpr std::size_t kLinesKept = 60;
 
 std::string progress_text(const GateProgress& progress) {
   std::string text = progress.stage;
@@ -35,6 +38,26 @@ std::string state_of_host(Context& context, const Config& config) {
   return text;
 }
 
+// What a restart means for those who use the engine.
+std::string outage(Context& context, const Plan& plan) {
+  const auto state = read_state(context.root);
+  std::string text = "the engine is restarted and answers nobody meanwhile; " +
+                     (state && state->last_start
+                          ? "the last start took " + human_duration(state->last_start->count())
+                          : std::string("how long a start takes here is not known yet"));
+  const auto config = context.config();
+  const auto services = context.services();
+  if (!config || !services || !plan.engine_was_active) return text;
+  const auto unit = (*services)->unit(plan.gate.unit);
+  const auto drain = (*config)->deadlines.drain_s;
+  if (!unit || !unit->is_active()) return text;
+  if (drain.count() == 0) return text + "; running requests are cut off (deadlines.drain_s is 0)";
+  if (unit->restarts_after_success())
+    return text + "; running requests are cut off (Restart=" + unit->restart + ")";
+  return text + "; running requests get up to " +
+         human_duration(std::chrono::milliseconds(drain).count()) + " to finish";
+}
+
 GateWish wish_of(const GateCall& call, const Config& config, long long timeout_s) {
   GateWish wish;
   wish.unit = call.expect.unit;
@@ -44,6 +67,8 @@ GateWish wish_of(const GateCall& call, const Config& config, long long timeout_s
   wish.release_id = call.expect.release;
   wish.mode = call.expect.mode;
   wish.generation = call.generation;
+  wish.golden = config.gate.golden;
+  wish.gpu_free_bytes = config.gate.gpu_free_mib << 20;
   wish.deadline = timeout_s > 0 ? seconds(timeout_s) : config.deadlines.healthy_s;
   wish.stable = config.deadlines.stable_s;
   if (!call.restarted) {
@@ -60,10 +85,17 @@ TransactionPorts host_ports(Context& context, const Config& config, long long ti
   auto services = context.services();
   ports.services = services ? *services : nullptr;
   ports.argv = context.argv;
+  ports.drain_deadline = config.deadlines.drain_s;
   ports.say = [&context](const std::string& text) { context.out.note(text); };
   ports.restart_deadline =
       (timeout_s > 0 ? seconds(timeout_s) : config.deadlines.healthy_s) + config.deadlines.stop_s;
+  add_revert(context, ports);
   if (!ports.services) return ports;
+  ports.last_lines = [&context, &manager = *ports.services](const std::string& unit) {
+    const auto state = manager.unit(unit);
+    return state ? UnitJournal::last_lines(context.root, state->invocation_id, kLinesKept)
+                 : std::vector<std::string>{};
+  };
   const auto started = std::chrono::steady_clock::now();
   ports.tick = [&context, started]() -> Status {
     if (interrupted()) return fail(ExitCode::rolled_back, "interrupted");
@@ -89,49 +121,78 @@ TransactionPorts host_ports(Context& context, const Config& config, long long ti
   return ports;
 }
 
-Result<LockFile> begin_change(Context& context, const std::string& verb) {
+Result<LockFile> begin_change(Context& context, const std::string& verb,
+                              const ChangeOptions& options) {
   KDTREE_TRY(context.need_root(verb));
   KDTREE_TRY_ASSIGN(auto lock, LockFile::acquire(context.root, verb));
   remove_leftovers(context.root);
   KDTREE_TRY_ASSIGN(auto cut_off, recovery_needed(context.root));
   if (!cut_off) return lock;
   KDTREE_TRY_ASSIGN(auto config, context.config());
+  KDTREE_TRY_ASSIGN(const auto what, describe_cut_off(context.root));
+  if (!what.empty()) {
+    context.out.note("an earlier change was cut off: " + what);
+    if (!options.yes && !context.out.confirm("Undo it first, or finish it if its gate had passed?"))
+      return fail(ExitCode::refused, verb + " can't begin before that is ended",
+                  "kdtreectl recover ends it; --yes answers the question");
+  }
   InterruptGuard guard;
   auto result = recover(context.root, RecoverWhen::now, host_ports(context, *config, 0));
-  if (!result) return prefixed("finishing an earlier change that was cut off", result.error());
+  context.out.end_progress();
+  if (!result) return prefixed("ending an earlier change that was cut off", result.error());
+  stop_revert_timer(context);
   if (result->code != ExitCode::done)
     return fail(
         result->code,
         "an earlier change (" + result->description + ") could not be undone: " + result->reason,
         state_of_host(context, *config));
-  context.out.note(
-      std::string("an earlier change was cut off (") + result->description +
-      "): " + (result->forward ? "it had passed its gate and is in force" : "it has been undone"));
+  if (result->found)
+    context.out.note(result->forward ? "it had passed its gate and is in force"
+                                     : "it has been undone");
   return lock;
 }
 
-Result<ExitCode> carry_out(Context& context, const Config& config, const Plan& plan,
-                           const ChangeOptions& options) {
+Result<bool> review(Context& context, const Plan& plan, const ChangeOptions& options) {
   const std::string verb(verb_name(plan.verb));
+  const std::string hash = plan_hash(plan);
+  if (!options.plan.empty() && options.plan != hash)
+    return fail(ExitCode::refused, "the plan is " + hash + " now, not " + options.plan,
+                "the host has changed since: look at kdtreectl plan " + verb + " again");
   for (const auto& note : plan.notes) context.out.note("note: " + note);
   if (plan.empty()) {
     context.out.line("nothing to do: " + describe(plan.to) + " is in force");
-    return ExitCode::done;
+    return false;
   }
   if (options.dry_run || !options.yes) {
     context.out.line(to_text(plan));
-    context.out.line("plan " + plan_hash(plan));
+    context.out.line("plan " + hash);
   }
-  if (options.dry_run) return ExitCode::done;
+  if (plan.restarts_engine) context.out.note(outage(context, plan));
+  if (options.dry_run) {
+    if (auto cut_off = recovery_needed(context.root); cut_off && *cut_off)
+      context.out.note("note: an earlier change was cut off; this one would end it first");
+    return false;
+  }
   if (!options.yes &&
       !context.out.confirm(plan.restarts_engine ? "Do it? The engine is restarted." : "Do it?"))
     return fail(ExitCode::refused, verb + " was not confirmed, nothing was changed",
                 "--yes answers the question");
+  return true;
+}
 
+Result<ExitCode> carry_out_reviewed(Context& context, const Config& config, const Plan& plan,
+                                    const ChangeOptions& options,
+                                    const std::function<Status()>& also) {
+  const std::string verb(verb_name(plan.verb));
   InterruptGuard guard;
   const auto started = std::chrono::steady_clock::now();
-  KDTREE_TRY_ASSIGN(auto result,
-                    apply(context.root, plan, host_ports(context, config, options.timeout_s)));
+  auto ports = host_ports(context, config, options.timeout_s);
+  if (also && ports.gate)
+    ports.gate = [health = ports.gate, &also, wanted = plan.gate](const GateCall& call) -> Status {
+      KDTREE_TRY(health(call));
+      return call.expect == wanted ? also() : Status{};
+    };
+  KDTREE_TRY_ASSIGN(auto result, apply(context.root, plan, ports));
   context.out.end_progress();
   for (const auto& note : result.notes) context.out.note("note: " + note);
   const auto took = human_duration(
@@ -150,6 +211,12 @@ Result<ExitCode> carry_out(Context& context, const Config& config, const Plan& p
           verb + " failed: " + result.reason + "; going back failed too: " + result.undo_reason,
           state_of_host(context, config) + "; runbook rollback.md");
   }
+}
+
+Result<ExitCode> carry_out(Context& context, const Config& config, const Plan& plan,
+                           const ChangeOptions& options, const std::function<Status()>& also) {
+  KDTREE_TRY_ASSIGN(const bool wanted, review(context, plan, options));
+  return wanted ? carry_out_reviewed(context, config, plan, options, also) : ExitCode::done;
 }
 
 }  // namespace kdtree

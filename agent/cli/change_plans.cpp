@@ -82,7 +82,7 @@ Result<Plan> plan_rollback(Context& context, const Config& config) {
   change.target = *target;
   // `on` needs a verdict of the process that will answer, and going back brings none along.
   const bool unproven = target->mode == Mode::on;
-  if (unproven) change.target.mode = Mode::validate;
+  if (unproven) change.target = way_into_on(config, target->release);
   if (target->release == state.current.release && !target->cold && !state.current.cold) {
     KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, config, target->release));
     change.restart = !armed;
@@ -95,19 +95,20 @@ Result<Plan> plan_rollback(Context& context, const Config& config) {
 }
 
 Result<Plan> plan_uninstall(Context& context, const Config& config, bool keep_releases) {
-  KDTREE_TRY_ASSIGN(auto facts, collect_facts(context, config, FactsDepth::switching));
+  KDTREE_TRY_ASSIGN(auto facts, collect_facts(context, config, FactsDepth::removing));
   Wish change;
   change.verb = Verb::uninstall;
   change.keep_releases = keep_releases;
   return make_plan(facts, config, change);
 }
 
-Result<Plan> plan_mode(Context& context, const Config& config, Mode mode, bool cold) {
+Result<Plan> plan_mode(Context& context, const Config& config, Mode mode, bool cold, bool forced) {
   KDTREE_TRY_ASSIGN(const auto state, need_deployed(context));
   KDTREE_TRY_ASSIGN(auto facts, collect_facts(context, config, FactsDepth::switching));
   Wish change;
   change.verb = Verb::mode;
   change.target = {state.current.release, mode, cold};
+  change.forced = forced;
   if (!cold) {
     KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, config, state.current.release));
     change.restart = !armed;

@@ -30,8 +30,9 @@ Result<Plan> plan_rollback(Context& context, const Config& config);
 Result<Plan> plan_uninstall(Context& context, const Config& config, bool keep_releases);
 
 // A switch to `mode` as far as the host allows it; whether `on` is permitted is the mode verb's
-// business.
-Result<Plan> plan_mode(Context& context, const Config& config, Mode mode, bool cold);
+// business. `forced`: --force was given and needed.
+Result<Plan> plan_mode(Context& context, const Config& config, Mode mode, bool cold,
+                       bool forced = false);
 
 // Do all expected ranks of `release` follow the control file now?
 Result<bool> all_armed(Context& context, const Config& config, const std::string& release);

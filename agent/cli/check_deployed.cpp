@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pwd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/cli/checks.h"
 #include "agent/cli/deployed.h"
 #include "agent/cli/drift.h"
+#include "agent/plan/plan.h"
 #include "agent/plan/transaction.h"
 
 namespace kdtree {
@@ -32,7 +34,7 @@ void check_stats_folder(Context& context, const Facts& facts, CheckList& list) {
   const std::string what = std::string(paths::kStats) + " belongs to " + user_name(about.st_uid);
   if (about.st_mode & S_IWOTH)
     list.bad(name, what + " and everybody can write to it",
-             "systemd-tmpfiles --create kdtree.conf");
+             "systemctl restart " + facts.unit.state.name + " makes it anew");
   else
     list.ok(name, what);
 }
@@ -86,6 +88,8 @@ void check_drift(Context& context, const Config& config, const Facts& facts, Che
     drift.cut_off = *cut_off;
   else
     list.skip("journal", cut_off.error().what);
+  drift.live = context.root.is_host() && geteuid() == 0;
+  if (auto same = check_same_unit(facts.state, config); !same) list.bad("engine unit", same.error());
   auto lines = find_drift(context.root, drift);
   for (const auto& line : lines) list.bad(line.kind, line.text, line.next);
   if (!lines.empty() || facts.state.current.none()) return;

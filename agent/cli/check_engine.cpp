@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <filesystem>
-#include <sstream>
-
 #include "agent/cli/checks.h"
+#include "agent/cli/hand_made.h"
 #include "agent/gate/socket_owner.h"
 #include "agent/util/http_get.h"
 
 namespace kdtree {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kHealthDeadline{5'000};
 
@@ -40,39 +36,19 @@ void check_probe(const Facts& facts, CheckList& list) {
   if (engine.torch.empty()) list.bad("torch", "the engine's Python has no torch", "");
 }
 
-// Folders of the effective PYTHONPATH, kdtree's own left out.
-std::vector<std::string> python_path(const UnitState& unit) {
-  std::string value;
-  for (const auto& [name, text] : unit.environment)
-    if (name == "PYTHONPATH") value = text;
-  std::vector<std::string> folders;
-  std::istringstream parts(value);
-  for (std::string part; std::getline(parts, part, ':');)
-    if (!part.empty() && !part.starts_with("/opt/kdtree/")) folders.push_back(part);
-  return folders;
-}
-
 void check_hooks(const Root& root, const Facts& facts, CheckList& list) {
-  auto folders = python_path(facts.unit.state);
-  if (facts.engine && !facts.engine->site.empty()) folders.push_back(facts.engine->site);
-  bool well = true;
-  for (const auto& folder : folders) {
-    std::error_code error;
-    const auto file = fs::path(folder) / "sitecustomize.py";
-    if (!fs::exists(root(file), error)) continue;
-    list.warn("start-up hooks", file.string() + " runs in the engine too",
+  for (const auto& each : facts.hand_made) {
+    if (each.doubles)
+      list.bad("start-up hooks", each.what, each.next);
+    else
+      list.warn("start-up hooks", each.what, each.next);
+  }
+  const auto hooks =
+      other_hooks(root, facts.unit.state, facts.engine ? facts.engine->site : std::string());
+  for (const auto& hook : hooks)
+    list.warn("start-up hooks", hook + " runs in the engine too",
               "kdtree calls it; see that it does not patch attention");
-    well = false;
-  }
-  for (const auto& file : facts.unit.files) {
-    if (file.path.ends_with(paths::kDropInName) || file.text.find("KDTREE_") == file.text.npos)
-      continue;
-    if (file.text.starts_with("# Written by kdtreectl")) continue;
-    list.bad("start-up hooks", file.path + " sets KDTREE_ variables by hand",
-             "take them out: kdtreectl sets them");
-    well = false;
-  }
-  if (well)
+  if (hooks.empty() && facts.hand_made.empty())
     list.ok("start-up hooks", "no other sitecustomize.py, no KDTREE_ variables set by hand");
 }
 

@@ -9,10 +9,12 @@
 
 #include "agent/cli/deployed.h"
 #include "agent/cli/engine_python.h"
+#include "agent/cli/hand_made.h"
 #include "agent/nvml/list_gpus.h"
 #include "agent/plan/plan.h"
 #include "agent/util/sha256.h"
 #include "agent/util/subprocess.h"
+#include "agent/util/trusted_path.h"
 
 namespace kdtree {
 namespace {
@@ -42,10 +44,10 @@ std::vector<std::string> expand(const Root& root, const std::string& pattern) {
 }
 
 Result<EngineUnitFacts> collect_unit(const Root& root, ServiceManager& services,
-                                     const Config& config) {
+                                     const Config& config, FactsDepth depth) {
   EngineUnitFacts facts;
   KDTREE_TRY_ASSIGN(facts.state, services.unit(config.engine.unit));
-  if (!facts.state.exists() && !config.engine.whole_unit())
+  if (!facts.state.exists() && !config.engine.whole_unit() && depth != FactsDepth::removing)
     return fail(ExitCode::refused, "there is no unit " + config.engine.unit + " on this host",
                 "name an existing one as engine.unit in " + std::string(paths::kConfig) +
                     ", or give engine.command and kdtree writes it");
@@ -78,15 +80,21 @@ std::string source_digest(const Root& root) {
   return sha256_of_tree(digests);
 }
 
-std::string nvcc_version(const std::string& path) {
+// What `path --version` says, run as the engine's user or, where that is root, only if nobody else
+// can change it. Errors: why it was not asked.
+Result<std::string> nvcc_version(const std::string& path, const std::optional<RunAs>& user) {
   Command command;
-  command.argv = {path, "--version"};
+  if (user)
+    command.argv = user->prefix();
+  else if (geteuid() == 0)
+    KDTREE_TRY(check_only_root_replaces(path));
+  command.argv.insert(command.argv.end(), {path, "--version"});
   command.deadline = std::chrono::seconds(10);
   auto outcome = run_command(command);
-  if (!outcome || !outcome->ok()) return {};
+  if (!outcome || !outcome->ok()) return std::string();
   constexpr std::string_view kMark = "release ";
   auto at = outcome->output.find(kMark);
-  if (at == std::string::npos) return {};
+  if (at == std::string::npos) return std::string();
   at += kMark.size();
   return outcome->output.substr(at, outcome->output.find_first_not_of("0123456789.", at) - at);
 }
@@ -102,9 +110,13 @@ Status collect_for_building(Context& context, const Config& config, Facts& facts
     facts.gpus = std::move(gpus->gpus);
   else
     facts.gpu_error = gpus.error().what;
-  auto nvcc = find_nvcc(config, facts.engine ? facts.engine->site : "");
+  auto user = engine_user(config, facts.unit.state);
+  auto nvcc =
+      find_nvcc(config, facts.engine ? facts.engine->site : "", user ? *user : std::nullopt);
   facts.nvcc = std::move(nvcc.found);
   facts.nvcc_searched = std::move(nvcc.searched);
+  facts.hand_made =
+      find_hand_made(context.root, facts.unit, facts.engine ? facts.engine->site : "");
   facts.source_digest = source_digest(context.root);
   KDTREE_TRY_ASSIGN(facts.free_bytes, free_bytes(context.root(paths::kReleases)));
   return {};
@@ -112,7 +124,8 @@ Status collect_for_building(Context& context, const Config& config, Facts& facts
 
 }  // namespace
 
-NvccSearch find_nvcc(const Config& config, const std::string& site) {
+NvccSearch find_nvcc(const Config& config, const std::string& site,
+                     const std::optional<RunAs>& user) {
   NvccSearch search;
   std::vector<std::pair<std::string, fs::path>> places;
   if (!config.kernel.cuda_home.empty())
@@ -133,9 +146,10 @@ NvccSearch find_nvcc(const Config& config, const std::string& site) {
     if (search.found || access(path.c_str(), X_OK) != 0) continue;
     std::error_code error;
     auto real = fs::canonical(path, error);
-    auto version = nvcc_version(path.string());
-    if (error || version.empty()) continue;
-    search.found = NvccFacts{path.string(), real.parent_path().parent_path().string(), version};
+    auto version = nvcc_version(path.string(), user);
+    if (!version) search.searched.back() += ", not run: " + version.error().what;
+    if (error || !version || version->empty()) continue;
+    search.found = NvccFacts{path.string(), real.parent_path().parent_path().string(), *version};
   }
   return search;
 }
@@ -144,7 +158,7 @@ Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth d
   Facts facts;
   facts.root = !context.root.is_host() || geteuid() == 0;
   KDTREE_TRY_ASSIGN(auto services, context.services());
-  KDTREE_TRY_ASSIGN(facts.unit, collect_unit(context.root, *services, config));
+  KDTREE_TRY_ASSIGN(facts.unit, collect_unit(context.root, *services, config, depth));
   KDTREE_TRY_ASSIGN(facts.state, read_state(context.root));
   if (!facts.state.current.none())
     if (auto manifest = read_manifest(release_folder(context.root, facts.state.current.release)))

@@ -3,12 +3,17 @@
 
 #include "agent/cli/context.h"
 #include "agent/plan/facts.h"
+#include "agent/util/run_as.h"
 
 namespace kdtree {
 
 // How much is looked at. Plans between modes don't need the slow part (the engine's probe, GPUs,
 // nvcc, source digest).
-enum class FactsDepth { switching, building };
+enum class FactsDepth {
+  switching,
+  building,
+  removing,  // as switching; a unit that is gone is no error
+};
 
 // Looks at the host and fills in what make_plan needs. Changes nothing.
 // Errors: refused: systemd can't be reached; the unit doesn't exist although the configuration
@@ -17,11 +22,13 @@ enum class FactsDepth { switching, building };
 Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth depth);
 
 // Where nvcc was looked for, and the first that was found and answers. The order: kernel.cuda_home,
-// CUDA_HOME, PATH, /usr/local/cuda, the engine's site-packages (`site`, "" = unknown).
+// CUDA_HOME, PATH, /usr/local/cuda, the engine's site-packages (`site`, "" = unknown). `user`: who
+// asks each for its version.
 struct NvccSearch {
   std::optional<NvccFacts> found;
   std::vector<std::string> searched;
 };
-NvccSearch find_nvcc(const Config& config, const std::string& site);
+NvccSearch find_nvcc(const Config& config, const std::string& site,
+                     const std::optional<RunAs>& user);
 
 }  // namespace kdtree

@@ -17,16 +17,11 @@ constexpr std::chrono::minutes kSelftestDeadline{20};
 
 struct Options {
   DeployWish wish;
-  std::string plan;  // hash that the plan must have
   ChangeOptions change;
 };
 
-Result<SelftestProof> prove(Context& context, const Config& config,
+Result<SelftestProof> prove(Context& context, const Config& config, const UnitState& unit,
                             const std::filesystem::path& release) {
-  UnitState unit;
-  if (auto services = context.services())
-    if (auto state = (*services)->unit(config.engine.unit)) unit = std::move(*state);
-  if (config.engine.whole_unit()) unit.user = config.engine.user;
   const std::string device(to_string(config.kernel.device));
   KDTREE_TRY_ASSIGN(const auto answer,
                     run_selftest(config, unit, release, device, kSelftestDeadline));
@@ -46,6 +41,9 @@ Result<SelftestProof> prove(Context& context, const Config& config,
 
 Status build(Context& context, const Config& config, const BuildInputs& inputs) {
   BuildPorts ports;
+  KDTREE_TRY_ASSIGN(auto services, context.services());
+  KDTREE_TRY_ASSIGN(const UnitState unit, services->unit(config.engine.unit));
+  KDTREE_TRY_ASSIGN(ports.build_as, engine_user(config, unit));
   const auto started = std::chrono::steady_clock::now();
   ports.progress = [&](const std::string& stage, const std::string& line) {
     const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -54,7 +52,7 @@ Status build(Context& context, const Config& config, const BuildInputs& inputs) 
                          stage + "  [" + human_duration(elapsed.count()) + "]  " + line);
   };
   ports.selftest = [&](const std::filesystem::path& release) {
-    return prove(context, config, release);
+    return prove(context, config, unit, release);
   };
   const InterruptGuard guard;
   auto built = build_release(context.root, inputs, ports);
@@ -78,7 +76,7 @@ void describe_build(Context& context, const DeployPlan& deploy) {
 
 // Going back to an engine that does not serve can't pass the gate either: better said before.
 void note_health(Context& context, const Config& config, const Plan& plan) {
-  if (!plan.engine_was_active) return context.out.note("note: the engine is not running now");
+  if (!plan.engine_was_active) return;  // the plan's own note says so
   const auto answer = http_get(config.engine.health_url, std::chrono::seconds(5));
   if (answer && answer->status == 200) return;
   context.out.note("note: the engine is not healthy now (" +
@@ -100,33 +98,28 @@ void prune(Context& context) {
 Result<ExitCode> run_deploy(Context& context, const Options& options) {
   std::optional<LockFile> lock;
   if (!options.change.dry_run) {
-    KDTREE_TRY_ASSIGN(lock, begin_change(context, "deploy"));
+    KDTREE_TRY_ASSIGN(lock, begin_change(context, "deploy", options.change));
   }
   KDTREE_TRY_ASSIGN(const auto config, context.config());
   KDTREE_TRY_ASSIGN(const auto deploy, plan_deploy(context, *config, options.wish));
-  if (const auto hash = plan_hash(deploy.plan); !options.plan.empty() && options.plan != hash)
-    return fail(ExitCode::refused, "the plan is " + hash + " now, not " + options.plan,
-                "the host has changed since: look at kdtreectl plan deploy again");
-  if (deploy.plan.empty() && deploy.is_built)
-    return carry_out(context, *config, deploy.plan, options.change);
-
-  note_health(context, *config, deploy.plan);
-  if (options.change.dry_run || !options.change.yes) describe_build(context, deploy);
-  if (options.change.dry_run) return carry_out(context, *config, deploy.plan, options.change);
-  if (!options.change.yes) {
-    context.out.line(to_text(deploy.plan));
-    context.out.line("plan " + plan_hash(deploy.plan));
-    if (!context.out.confirm(deploy.plan.restarts_engine ? "Do it? The engine is restarted."
-                                                         : "Do it?"))
-      return fail(ExitCode::refused, "deploy was not confirmed, nothing was changed",
-                  "--yes answers the question");
+  if (!deploy.plan.empty() || !deploy.is_built) {
+    note_health(context, *config, deploy.plan);
+    if (options.change.dry_run || !options.change.yes) describe_build(context, deploy);
   }
+  KDTREE_TRY_ASSIGN(const bool wanted, review(context, deploy.plan, options.change));
+  const bool only_damaged = deploy.plan.empty() && !deploy.is_built && !options.change.dry_run;
+  if (only_damaged && !options.change.yes && !context.out.confirm("Build the release again?"))
+    return fail(ExitCode::refused, "deploy was not confirmed, nothing was changed",
+                "--yes answers the question");
+  if (!wanted && !only_damaged) return ExitCode::done;
   KDTREE_TRY(build(context, *config, deploy.inputs));
-  ChangeOptions confirmed = options.change;
-  confirmed.yes = true;
-  KDTREE_TRY_ASSIGN(const auto code, carry_out(context, *config, deploy.plan, confirmed));
+  if (only_damaged) return ExitCode::done;
+  KDTREE_TRY_ASSIGN(const auto code,
+                    carry_out_reviewed(context, *config, deploy.plan, options.change));
   if (code == ExitCode::done) prune(context);
-  return code;
+  // `--mode on` that ends in validate is not what was asked for.
+  const bool short_of_it = options.wish.mode == "on" && deploy.plan.to.mode != Mode::on;
+  return code == ExitCode::done && short_of_it ? ExitCode::bad_answer : code;
 }
 
 }  // namespace
@@ -143,9 +136,6 @@ void setup_deploy(CLI::App& app, Context& context) {
   verb.add_flag("--accept-engine", options->wish.accept_engine,
                 "Accept an engine that kdtree was not tested with, if the patch binds to it; this "
                 "is recorded");
-  verb.add_option("--plan", options->plan,
-                  "Refuse unless the plan has this hash (printed by kdtreectl plan)")
-      ->type_name("HASH");
   add_change_options(verb, options->change);
   verb.footer(
       "The release is built and tested before anything that serves is touched. The engine is then "

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "agent/cli/live_process.h"
 #include "agent/util/sha256.h"
 
 namespace kdtree {
@@ -85,6 +86,10 @@ std::string rank_drift(const RankView& view, const DriftFacts& facts) {
   if (library != facts.release->files.end() && !stats.library_sha256.empty() &&
       stats.library_sha256 != library->second)
     return "has loaded another kernel library than that of its release";
+  if (!stats.engine_fingerprint.empty() &&
+      stats.engine_fingerprint != facts.release->engine_fingerprint)
+    return "runs another engine (" + stats.engine_version + ") than the release was made for (" +
+           facts.release->engine_version + ")";
   if (!stats.torch_version.empty() && stats.torch_version != facts.release->torch)
     return "runs torch " + stats.torch_version + ", the release was built for " +
            facts.release->torch;
@@ -95,6 +100,12 @@ void compare_ranks(const DriftFacts& facts, Lines& lines) {
   for (const auto& view : facts.ranks.ranks)
     if (auto text = rank_drift(view, facts); !text.empty())
       lines.push_back({"rank", "rank " + std::to_string(view.rank) + ": " + text, ""});
+  for (const auto& other : facts.ranks.others)
+    if (other.patch_state == PatchState::refused)
+      lines.push_back({"rank",
+                       "process " + std::to_string(other.pid) + ", which is no rank (yet), refused: " +
+                           other.reason,
+                       ""});
   for (const auto& conflict : facts.ranks.conflicts) lines.push_back({"rank", conflict, ""});
   for (const auto& file : facts.ranks.unreadable)
     lines.push_back({"rank",
@@ -118,7 +129,14 @@ std::vector<DriftLine> find_drift(const Root& root, const DriftFacts& facts) {
   if (facts.state.current.none()) return lines;
   compare_unit(facts, lines);
   compare_control(facts, lines);
-  if (!facts.state.current.cold) compare_ranks(facts, lines);
+  if (facts.state.current.cold) return lines;
+  compare_ranks(facts, lines);
+  if (!facts.live) return lines;
+  for (const auto& view : facts.ranks.ranks)
+    if (view.stats && view.stats->patch_state == PatchState::active)
+      if (auto text = live_drift(root, *view.stats, facts.state.current.release); !text.empty())
+        lines.push_back({"process", "rank " + std::to_string(view.rank) + ": " + text,
+                         "systemctl restart " + facts.unit.name});
   return lines;
 }
 

@@ -29,6 +29,7 @@ struct DriftFacts {
   UnitState unit;
   RankSet ranks;
   bool cut_off = false;  // a journal without an end lies there
+  bool live = false;     // we may look into the ranks' processes: what they report is checked there
 };
 
 // Reads managed files and links under `root` and compares everything with state.json. Files that

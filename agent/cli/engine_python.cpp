@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/engine_python.h"
 
-#include <pwd.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+
+#include "agent/util/trusted_path.h"
 
 namespace kdtree {
 namespace {
@@ -48,18 +49,21 @@ std::string failure(const Outcome& outcome) {
 
 }  // namespace
 
-Command engine_command(const Config& config, const UnitState& unit,
-                       const std::filesystem::path& python_path, std::vector<std::string> args) {
+Result<std::optional<RunAs>> engine_user(const Config& config, const UnitState& unit) {
+  return config.engine.whole_unit() ? run_as(config.engine.user, "")
+                                    : run_as(unit.user, unit.group);
+}
+
+Result<Command> engine_command(const Config& config, const UnitState& unit,
+                               const std::filesystem::path& python_path,
+                               std::vector<std::string> args) {
   Command command;
-  if (geteuid() == 0 && !unit.user.empty() && unit.user != "root" && unit.user != "0") {
-    const bool by_name = unit.user.find_first_not_of("0123456789") != std::string::npos;
-    const auto* known =
-        by_name ? getpwnam(unit.user.c_str())
-                : getpwuid(static_cast<uid_t>(std::strtoul(unit.user.c_str(), nullptr, 10)));
-    const std::string own_group =
-        known != nullptr ? std::to_string(known->pw_gid) : unit.user;  // setpriv says what is wrong
-    command.argv = {"setpriv", "--reuid=" + unit.user, "--init-groups",
-                    "--regid=" + (unit.group.empty() ? own_group : unit.group), "--"};
+  KDTREE_TRY_ASSIGN(const auto user, engine_user(config, unit));
+  if (user) {
+    command.argv = user->prefix();
+  } else if (geteuid() == 0) {
+    if (auto safe = check_only_root_replaces(config.engine.python); !safe)
+      return prefixed("root would run it", std::move(safe).error());
   }
   command.argv.push_back(config.engine.python);
   command.argv.insert(command.argv.end(), args.begin(), args.end());
@@ -73,7 +77,8 @@ Command engine_command(const Config& config, const UnitState& unit,
 
 Result<EngineFacts> probe_engine(const Config& config, const UnitState& unit,
                                  const std::filesystem::path& python_path) {
-  auto command = engine_command(config, unit, python_path, {"-m", "kdtree_patch.probe", "--json"});
+  KDTREE_TRY_ASSIGN(auto command, engine_command(config, unit, python_path,
+                                                 {"-m", "kdtree_patch.probe", "--json"}));
   command.deadline = kProbeDeadline;
   const std::string who = "engine probe by " + config.engine.python;
   KDTREE_TRY_ASSIGN(auto outcome, run(command, who));
@@ -100,7 +105,8 @@ Result<SelftestAnswer> run_selftest(const Config& config, const UnitState& unit,
   std::vector<std::string> args = {"-m", "kdtree_kernel.selftest", "--lib",
                                    (release / "lib/libkdtree_torch.so").string(), "--json"};
   if (!device.empty()) args.insert(args.end(), {"--device", device});
-  auto command = engine_command(config, unit, release / "python", std::move(args));
+  KDTREE_TRY_ASSIGN(auto command,
+                    engine_command(config, unit, release / "python", std::move(args)));
   command.deadline = deadline;
   KDTREE_TRY_ASSIGN(auto outcome, run(command, "selftest"));
   auto answer = last_json_object(outcome.output, "selftest");

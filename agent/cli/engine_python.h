@@ -2,21 +2,27 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/config/config.h"
 #include "agent/plan/facts.h"
 #include "agent/systemd/unit_state.h"
+#include "agent/util/run_as.h"
 #include "agent/util/subprocess.h"
 
 namespace kdtree {
 
-// `engine.python ARGS...` with PYTHONPATH set to `python_path`, no KDTREE_* of ours, and no
-// bytecode written. When we are root and the engine's unit runs as another user, it runs as that
-// user: the interpreter may belong to them.
-Command engine_command(const Config& config, const UnitState& unit,
-                       const std::filesystem::path& python_path, std::vector<std::string> args);
+// Who the engine runs as, if that is another user than root and we are root: its interpreter and
+// compiler may belong to them. Errors: refused: no such user.
+Result<std::optional<RunAs>> engine_user(const Config& config, const UnitState& unit);
+
+// `engine.python ARGS...` as engine_user(), with PYTHONPATH set to `python_path`, no KDTREE_* of
+// ours, and no bytecode written. Errors: refused: root would run it and others can change it.
+Result<Command> engine_command(const Config& config, const UnitState& unit,
+                               const std::filesystem::path& python_path,
+                               std::vector<std::string> args);
 
 // `python -m kdtree_patch.probe --json` of the installed patch: which engine is there, would the
 // patch bind to it. Errors: refused: the interpreter can't be run, or its answer can't be read.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,6 +38,7 @@ Result<ExitCode> print_mode(Context& context, bool json) {
   const int expected = config->engine.ranks;
   const int right = in_mode(set, state.current);
   const std::string mode(to_string(state.current.mode));
+  const std::string trial = state.trial ? ", on trial: not past its gate" : "";
   if (json)
     context.out.json({{"mode", mode},
                       {"cold", state.current.cold},
@@ -46,10 +48,10 @@ Result<ExitCode> print_mode(Context& context, bool json) {
                       {"ranks_in_mode", state.current.cold ? nlohmann::ordered_json(nullptr)
                                                            : nlohmann::ordered_json(right)}});
   else if (state.current.cold)
-    context.out.line(mode + "  (cold: the engine was started without the patch)");
+    context.out.line(mode + "  (cold: the engine was started without the patch" + trial + ")");
   else
     context.out.line(mode + "  (" + std::to_string(right) + " of " + std::to_string(expected) +
-                     " ranks)");
+                     " ranks" + trial + ")");
   return state.current.cold || right == expected ? ExitCode::done : ExitCode::bad_answer;
 }
 
@@ -75,9 +77,7 @@ Status need_proof(const Config& config, const Manifest& release) {
 }
 
 // Whether --force was needed. Errors: refused: no clean verdict and no --force.
-Result<bool> need_verdict(Context& context, const Config& config, const State& state,
-                          const RankSet& set, bool force) {
-  const auto verdict = judge_ranks(set, state.current.release, config.validate);
+Result<bool> need_verdict(Context& context, const Verdict& verdict, bool force) {
   if (verdict.kind == VerdictKind::clean) {
     context.out.note("verdict " + short_text(verdict));
     return false;
@@ -95,41 +95,93 @@ Result<bool> need_verdict(Context& context, const Config& config, const State& s
           : "let the engine serve in mode validate until kdtreectl verdict says clean");
 }
 
-// Whether the operator's --force was needed to get there. Errors: refused: `on` without proof or
-// verdict.
-Result<bool> permit(Context& context, const Config& config, const Deployed& target,
-                    const Options& options) {
-  KDTREE_TRY_ASSIGN(auto state, need_deployed(context));
-  if (target.mode != Mode::on || target == state.current) return false;
+// Are the ranks still the processes of `judged`?
+Status same_processes(const Root& root, const RankSet& judged) {
+  KDTREE_TRY_ASSIGN(const auto now, read_ranks(root, static_cast<int>(judged.ranks.size())));
+  for (std::size_t i = 0; i < judged.ranks.size(); ++i) {
+    const auto& before = judged.ranks[i].stats;
+    const auto& after = now.ranks[i].stats;
+    if (!before || !after || before->pid != after->pid ||
+        before->pid_start_ticks != after->pid_start_ticks)
+      return fail(ExitCode::rolled_back,
+                  "rank " + std::to_string(i) + " is not the process any more whose verdict was clean");
+  }
+  return {};
+}
+
+struct IntoOn {
+  Plan plan;
+  std::optional<RankSet> judged;  // the processes whose clean verdict this rests on
+};
+
+// `on` is entered live only, by processes whose own verdict is clean, or by force. Errors: refused:
+// `on` without proof or verdict.
+Result<IntoOn> plan_into_on(Context& context, const Config& config, const State& state, bool force) {
+  IntoOn into;
+  KDTREE_TRY_ASSIGN(into.plan, plan_mode(context, config, Mode::on, false));
+  KDTREE_TRY_ASSIGN(auto set, read_ranks(context.root, config.engine.ranks));
+  const Deployed on{state.current.release, Mode::on, false};
+  if (into.plan.empty() || (into.plan.to == on && in_mode(set, on) == config.engine.ranks))
+    return into;  // nobody enters it: a file is put right at most
   KDTREE_TRY_ASSIGN(auto manifest,
                     read_manifest(release_folder(context.root, state.current.release)));
   KDTREE_TRY(need_proof(config, manifest));
-  KDTREE_TRY_ASSIGN(auto set, read_ranks(context.root, config.engine.ranks));
-  return need_verdict(context, config, state, set, options.force);
+  const auto verdict = judge_ranks(set, state.current.release, config.validate);
+  const bool by_way_of_validate = into.plan.to != on;
+  KDTREE_TRY_ASSIGN(const bool needed, need_verdict(context, verdict, force));
+  if (by_way_of_validate && !force) return into;
+  if (!needed && !by_way_of_validate) {
+    into.judged = std::move(set);
+    return into;
+  }
+  if (!needed) context.out.note("forced: the processes that will answer have compared nothing");
+  KDTREE_TRY_ASSIGN(into.plan, plan_mode(context, config, Mode::on, false, true));
+  return into;
+}
+
+Status check_options(const Options& options) {
+  if (options.mode.empty() && (options.cold || options.force))
+    return fail(ExitCode::usage, "--cold and --force change the mode, and none is given",
+                "kdtreectl mode off --cold, kdtreectl mode on --force");
+  if (options.mode.empty()) return {};
+  if (options.cold && options.mode != "off")
+    return fail(ExitCode::usage, "--cold starts the engine without the patch, which is mode off",
+                "kdtreectl mode off --cold");
+  if (options.force && options.mode != "on")
+    return fail(ExitCode::usage, "--force goes with mode on only: it is the verdict that it forgoes",
+                "kdtreectl mode " + options.mode);
+  return {};
 }
 
 Result<ExitCode> switch_mode(Context& context, const Options& options) {
-  const auto mode = parse_mode(options.mode);
-  if (options.cold && mode != Mode::off)
-    return fail(ExitCode::usage, "--cold starts the engine without the patch, which is mode off",
-                "kdtreectl mode off --cold");
+  const Mode mode = *parse_mode(options.mode);
   std::optional<LockFile> lock;
   if (!options.change.dry_run) {
-    KDTREE_TRY_ASSIGN(lock, begin_change(context, "mode"));
+    KDTREE_TRY_ASSIGN(lock, begin_change(context, "mode", options.change));
   }
   KDTREE_TRY_ASSIGN(auto config, context.config());
   KDTREE_TRY_ASSIGN(auto state, need_deployed(context));
-  const Deployed target{state.current.release, *mode, options.cold};
-  KDTREE_TRY_ASSIGN(const bool forced, permit(context, *config, target, options));
-  KDTREE_TRY_ASSIGN(auto plan, plan_mode(context, *config, *mode, options.cold));
-  plan.forced = forced;
-  if (plan.restarts_engine && !options.cold && !state.current.cold) {
+  IntoOn change;
+  if (mode == Mode::on) {
+    KDTREE_TRY_ASSIGN(change, plan_into_on(context, *config, state, options.force));
+  } else {
+    KDTREE_TRY_ASSIGN(change.plan, plan_mode(context, *config, mode, options.cold));
+  }
+  if (change.plan.restarts_engine && !options.cold && !state.current.cold) {
     KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, *config, state.current.release));
     context.out.note(armed ? "the command line of mode " + options.mode +
                                  " is another one: the engine has to be restarted"
                            : "not every rank is armed: the engine has to be restarted");
   }
-  return carry_out(context, *config, plan, options.change);
+  std::function<Status()> same;
+  if (change.judged)
+    same = [&context, &change] { return same_processes(context.root, *change.judged); };
+  KDTREE_TRY_ASSIGN(const auto code,
+                    carry_out(context, *config, change.plan, options.change, same));
+  // Asked for on, brought to validate: done so far, and the answer is "not yet".
+  const bool short_of_it = mode == Mode::on && change.plan.to.mode != Mode::on;
+  return code == ExitCode::done && short_of_it && !options.change.dry_run ? ExitCode::bad_answer
+                                                                          : code;
 }
 
 }  // namespace
@@ -137,7 +189,8 @@ Result<ExitCode> switch_mode(Context& context, const Options& options) {
 void setup_mode(CLI::App& app, Context& context) {
   auto options = std::make_shared<Options>();
   auto& verb = add_verb(app, context, "mode", "Show the mode, or switch to another one",
-                        [&context, options] {
+                        [&context, options]() -> Result<ExitCode> {
+                          KDTREE_TRY(check_options(*options));
                           return options->mode.empty() ? print_mode(context, options->json)
                                                        : switch_mode(context, *options);
                         });
@@ -154,8 +207,10 @@ void setup_mode(CLI::App& app, Context& context) {
   add_change_options(verb, options->change);
   verb.footer(
       "Running ranks are switched without a restart where they are armed and the modes share one "
-      "command line; "
-      "else the engine is restarted. The change is kept only if the health gate passes.");
+      "command line; else the engine is restarted. Mode on is entered without a restart only, by "
+      "processes whose own verdict is clean: where that is so and a restart is needed all the same, it "
+      "ends in validate, with the command line of on, and with exit status 1. An engine that is stopped stays so. The change is "
+      "kept only if the health gate passes.");
 }
 
 }  // namespace kdtree

@@ -28,6 +28,29 @@ long long now_ms() {
       .count();
 }
 
+constexpr std::string_view kReset = "\x1b[0m";
+
+std::string_view color_of(Tone tone) {
+  switch (tone) {
+    case Tone::good:
+      return "\x1b[32m";
+    case Tone::warning:
+      return "\x1b[33m";
+    case Tone::bad:
+      return "\x1b[31;1m";
+    default:
+      return "\x1b[2m";
+  }
+}
+
+// The length of the sequence of ours that `text` begins with; 0 = none.
+std::size_t color_length(std::string_view text) {
+  for (const auto color : {color_of(Tone::good), color_of(Tone::warning), color_of(Tone::bad),
+                           color_of(Tone::dim), kReset})
+    if (text.starts_with(color)) return color.size();
+  return 0;
+}
+
 // Columns on screen, near enough: code points, not bytes.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(
@@ -55,7 +78,7 @@ Output::Output()
 
 void Output::line(std::string_view text) {
   end_progress();
-  std::cout << text << '\n' << std::flush;
+  std::cout << without_controls(text, color_out_) << '\n' << std::flush;
 }
 
 void Output::json(const nlohmann::ordered_json& value) {
@@ -87,26 +110,22 @@ void Output::table(const std::vector<std::string>& header,
 
 std::string Output::paint(Tone tone, std::string_view text) const {
   if (!color_out_ || tone == Tone::plain) return std::string(text);
-  const char* code = tone == Tone::good      ? "32"
-                     : tone == Tone::warning ? "33"
-                     : tone == Tone::bad     ? "31;1"
-                                             : "2";
-  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+  return std::string(color_of(tone)) + without_controls(text, false) + std::string(kReset);
 }
 
 void Output::note(std::string_view text) {
   end_progress();
-  std::cerr << text << '\n' << std::flush;
+  std::cerr << without_controls(text, false) << '\n' << std::flush;
 }
 
 void Output::progress(std::string_view stage, std::string_view text) {
   const auto now = now_ms();
   if (tty_err_) {
-    std::string shown(text.substr(0, terminal_columns() - 1));
+    const std::string shown = without_controls(text.substr(0, terminal_columns() - 1), false);
     std::cerr << "\r\x1b[K" << shown << std::flush;
     line_open_ = true;
   } else if (stage != last_stage_ || now - last_printed_ms_ >= kQuietMs) {
-    std::cerr << text << '\n' << std::flush;
+    std::cerr << without_controls(text, false) << '\n' << std::flush;
     last_printed_ms_ = now;
   }
   last_stage_ = stage;
@@ -125,10 +144,30 @@ void Output::error(const Error& error) {
 bool Output::confirm(std::string_view question) {
   if (!isatty(STDIN_FILENO)) return false;
   end_progress();
-  std::cerr << question << " [y/N] " << std::flush;
+  std::cerr << without_controls(question, false) << " [y/N] " << std::flush;
   std::string answer;
   std::getline(std::cin, answer);
   return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+std::string without_controls(std::string_view text, bool colors) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const std::size_t color = colors && c == 0x1b ? color_length(text.substr(i)) : 0;
+    if (color > 0) {
+      out += text.substr(i, color);
+      i += color - 1;
+      continue;
+    }
+    const bool c1 = c == 0xc2 && i + 1 < text.size() &&
+                    static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
+                    static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (c1) ++i;
+    out += c1 || (c < 0x20 && c != '\n') || c == 0x7f ? ' ' : text[i];
+  }
+  return out;
 }
 
 std::string human_duration(long long milliseconds) {

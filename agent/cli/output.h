@@ -15,7 +15,8 @@ namespace kdtree {
 enum class Tone { plain, good, warning, bad, dim };
 
 // What kdtreectl says. Facts go to stdout, everything else (progress, errors) to stderr. Colour and
-// moving progress only on a terminal; NO_COLOR and TERM=dumb are respected.
+// moving progress only on a terminal; NO_COLOR and TERM=dumb are respected. Much of what is said comes
+// from the engine's processes: nothing of it reaches the terminal as a control character.
 class Output {
  public:
   Output();
@@ -49,6 +50,10 @@ class Output {
   std::string last_stage_;
   long long last_printed_ms_ = 0;
 };
+
+// `text` without control characters (ASCII's, C1's) but newlines; each becomes a blank. With
+// `colors`, the sequences of Output::paint stay.
+std::string without_controls(std::string_view text, bool colors);
 
 // "1.5 s", "12 s", "10 min 30 s", "2 h 5 min".
 std::string human_duration(long long milliseconds);

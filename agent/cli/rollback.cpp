@@ -12,7 +12,7 @@ namespace {
 Result<ExitCode> run_rollback(Context& context, const ChangeOptions& options) {
   std::optional<LockFile> lock;
   if (!options.dry_run) {
-    KDTREE_TRY_ASSIGN(lock, begin_change(context, "rollback"));
+    KDTREE_TRY_ASSIGN(lock, begin_change(context, "rollback", options));
   }
   KDTREE_TRY_ASSIGN(const auto config, context.config());
   KDTREE_TRY_ASSIGN(const auto plan, plan_rollback(context, *config));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -7,6 +9,7 @@
 #include "agent/cli/drift.h"
 #include "agent/cli/facts_json.h"
 #include "agent/cli/verbs.h"
+#include "agent/plan/plan.h"
 #include "agent/plan/transaction.h"
 #include "agent/util/http_get.h"
 
@@ -50,6 +53,9 @@ Result<HostStatus> collect(Context& context, const Config& config) {
   }
   if (auto answer = http_get(config.engine.health_url, kHealthDeadline))
     status.health = answer->status;
+  if (auto same = check_same_unit(status.facts.state, config); !same)
+    status.drift.push_back({"unit", same.error().what, same.error().hint});
+  status.facts.live = context.root.is_host() && geteuid() == 0;
   auto drift = find_drift(context.root, status.facts);
   status.drift.insert(status.drift.end(), drift.begin(), drift.end());
   return status;
@@ -93,6 +99,13 @@ std::vector<std::string> rank_row(const RankView& view) {
           stats.reason};
 }
 
+// A process that refused before it knew its rank: it may be the one that is missing.
+std::vector<std::string> refused_row(const RankStats& stats) {
+  return {"?", std::to_string(stats.pid), "-", std::string(patch_state_name(stats.patch_state)),
+          "-", "-",                       "-", "-",
+          "-", stats.reason};
+}
+
 void print(Context& context, const Config& config, const HostStatus& status) {
   Output& out = context.out;
   const auto& state = status.facts.state;
@@ -119,6 +132,8 @@ void print(Context& context, const Config& config, const HostStatus& status) {
   if (current.none() || current.cold) return;
   std::vector<std::vector<std::string>> rows;
   for (const auto& view : status.facts.ranks.ranks) rows.push_back(rank_row(view));
+  for (const auto& other : status.facts.ranks.others)
+    if (other.patch_state == PatchState::refused) rows.push_back(refused_row(other));
   out.line("");
   out.table({"rank", "pid", "device", "patch", "mode", "by kernel", "by engine", "handed back",
              "compares", "reason"},
@@ -129,6 +144,10 @@ Json as_json(const Config& config, const HostStatus& status) {
   const auto& state = status.facts.state;
   Json ranks = Json::array(), drift = Json::array();
   for (const auto& view : status.facts.ranks.ranks) ranks.push_back(to_json(view));
+  Json refused = Json::array();
+  for (const auto& other : status.facts.ranks.others)
+    if (other.patch_state == PatchState::refused)
+      refused.push_back({{"pid", other.pid}, {"reason", other.reason}});
   for (const auto& line : status.drift)
     drift.push_back({{"kind", line.kind}, {"text", line.text}, {"next", line.next}});
   Json release = status.facts.release ? to_json(*status.facts.release) : Json(nullptr);
@@ -149,6 +168,7 @@ Json as_json(const Config& config, const HostStatus& status) {
           {"ranks_expected", config.engine.ranks},
           {"ranks_armed", status.facts.ranks.armed()},
           {"ranks", ranks},
+          {"refused", refused},
           {"agent", to_json(status.agent)},
           {"drift", drift}};
 }

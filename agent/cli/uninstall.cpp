@@ -17,7 +17,7 @@ struct Options {
 Result<ExitCode> run_uninstall(Context& context, const Options& options) {
   std::optional<LockFile> lock;
   if (!options.change.dry_run) {
-    KDTREE_TRY_ASSIGN(lock, begin_change(context, "uninstall"));
+    KDTREE_TRY_ASSIGN(lock, begin_change(context, "uninstall", options.change));
   }
   KDTREE_TRY_ASSIGN(const auto config, context.config());
   KDTREE_TRY_ASSIGN(const auto plan, plan_uninstall(context, *config, options.keep_releases));

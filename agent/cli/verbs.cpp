@@ -6,6 +6,9 @@ namespace kdtree {
 void add_change_options(CLI::App& verb, ChangeOptions& options) {
   verb.add_flag("--dry-run", options.dry_run, "Print what would be done and do nothing");
   verb.add_flag("-y,--yes", options.yes, "Don't ask before the change");
+  verb.add_option("--plan", options.plan,
+                  "Refuse unless the plan has this hash (printed by kdtreectl plan)")
+      ->type_name("HASH");
   verb.add_option("--timeout", options.timeout_s,
                   "Seconds for the engine to become healthy (default: deadlines.healthy_s of the "
                   "configuration)")

@@ -14,6 +14,7 @@ namespace kdtree {
 struct ChangeOptions {
   bool dry_run = false;     // print the plan, change nothing, exit 0
   bool yes = false;         // don't ask
+  std::string plan;         // hash that the plan must have; "" = any
   long long timeout_s = 0;  // 0 = the configuration's deadlines.healthy_s
 };
 void add_change_options(CLI::App& verb, ChangeOptions& options);

@@ -147,12 +147,40 @@ Status read_deadlines(const json& value, DeadlineConfig& deadlines) {
   seconds("healthy_s", deadlines.healthy_s, 1);
   seconds("stop_s", deadlines.stop_s, 1);
   seconds("stable_s", deadlines.stable_s, 0);
+  seconds("drain_s", deadlines.drain_s, 0);
+  return object.finish();
+}
+
+Status read_golden(const json& value, std::optional<GoldenPrompt>& golden) {
+  JsonObject object(value, "gate.golden");
+  GoldenPrompt prompt;
+  for (const char* key : {"url", "request", "expect"}) object.need(key);
+  object.text("url", prompt.url);
+  object.text("expect", prompt.expect);
+  if (!prompt.url.starts_with("http://") && !prompt.url.starts_with("https://"))
+    object.reject("url", "is not an http or https address",
+                  "such as http://127.0.0.1:30000/generate");
+  if (prompt.expect.empty()) object.reject("expect", "is empty", "a part of the right answer");
+  if (const json* request = object.find("request"); request != nullptr) {
+    if (!request->is_object()) object.reject("request", "is not an object");
+    prompt.request = request->dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+  golden = std::move(prompt);
+  return object.finish();
+}
+
+Status read_gate(const json& value, GateConfig& gate) {
+  JsonObject object(value, "gate");
+  auto free = static_cast<long long>(gate.gpu_free_mib);
+  object.integer("gpu_free_mib", free, 0, 1'000'000);
+  gate.gpu_free_mib = static_cast<std::uint64_t>(free);
+  if (const json* member = object.find("golden")) KDTREE_TRY(read_golden(*member, gate.golden));
   return object.finish();
 }
 
 Status read_validate(const json& value, ValidateConfig& validate) {
   JsonObject object(value, "validate");
-  long long compares = static_cast<long long>(validate.min_compares);
+  auto compares = static_cast<long long>(validate.min_compares);
   object.integer("min_compares", compares, 1, 1'000'000'000'000);
   validate.min_compares = static_cast<std::uint64_t>(compares);
   object.number("max_ulp", validate.max_ulp);
@@ -195,6 +223,7 @@ Result<Config> read_document(const json& document) {
   if (const json* member = object.find("modes")) KDTREE_TRY(read_modes(*member, config.modes));
   if (const json* member = object.find("deadlines"))
     KDTREE_TRY(read_deadlines(*member, config.deadlines));
+  if (const json* member = object.find("gate")) KDTREE_TRY(read_gate(*member, config.gate));
   if (const json* member = object.find("validate"))
     KDTREE_TRY(read_validate(*member, config.validate));
   if (const json* member = object.find("agent")) KDTREE_TRY(read_agent(*member, config.agent));

@@ -44,12 +44,28 @@ struct ModeConfig {
   std::optional<double> mem_fraction_static;  // (0, 1)
   std::vector<std::string> add_flags;         // {"--x", "1", "--y"}
   std::vector<std::string> remove_flags;      // {"--z"}; a following value goes with it
+  bool operator==(const ModeConfig&) const = default;
 };
 
 struct DeadlineConfig {
   std::chrono::seconds healthy_s{1800};
   std::chrono::seconds stop_s{300};
   std::chrono::seconds stable_s{10};
+  // Before a restart: SIGTERM to the engine's main process alone, which lets SGLang finish the
+  // requests that run; 0 = the unit's own way of stopping at once.
+  std::chrono::seconds drain_s{30};
+};
+
+// A request whose answer is known: asked of an engine with kdtree before a change counts as good.
+struct GoldenPrompt {
+  std::string url;      // http://127.0.0.1:30000/generate
+  std::string request;  // JSON text of what is posted; greedy sampling, so that the answer is fixed
+  std::string expect;   // what the answer's body must contain
+};
+
+struct GateConfig {
+  std::optional<GoldenPrompt> golden;
+  std::uint64_t gpu_free_mib = 0;  // that every GPU of a rank must have left; 0 = not looked at
 };
 
 struct ValidateConfig {
@@ -74,6 +90,7 @@ struct Config {
   KernelConfig kernel;
   std::map<Mode, ModeConfig> modes;
   DeadlineConfig deadlines;
+  GateConfig gate;
   ValidateConfig validate;
   AgentConfig agent;
   MoeConfig moe;

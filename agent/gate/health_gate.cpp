@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "agent/gate/more_checks.h"
 #include "agent/gate/ranks.h"
 #include "agent/gate/socket_owner.h"
 #include "agent/gate/stage.h"
@@ -64,6 +65,7 @@ class Gate {
   std::string check_health();
   Result<std::string> check_ranks();
   std::string check_rank(const RankView& view) const;
+  Result<std::string> check_more();
 
   Status crashed(const std::string& how) const;
   void learn_stage();
@@ -86,6 +88,9 @@ class Gate {
   std::string unit_missing_;
   std::string health_missing_ = "no answer yet";
   int ranks_right_ = 0;
+  std::optional<Clock::time_point> more_asked_;
+  std::string more_missing_;
+  bool more_passed_ = false;
   std::vector<std::string> notes_;
 };
 
@@ -206,6 +211,23 @@ Result<std::string> Gate::check_ranks() {
   return missing;
 }
 
+// Once all else holds; what has passed is not asked again.
+Result<std::string> Gate::check_more() {
+  if (more_passed_ || wish_.ranks == 0) return std::string();
+  if (more_asked_ && Clock::now() - *more_asked_ < kHealthEvery) return more_missing_;
+  more_missing_.clear();
+  if (wish_.gpu_free_bytes > 0) {
+    KDTREE_TRY_ASSIGN(const auto set, read_ranks(root_, wish_.ranks));
+    KDTREE_TRY_ASSIGN(more_missing_, check_headroom(wish_.gpus(), set, wish_.gpu_free_bytes));
+  }
+  if (more_missing_.empty() && wish_.golden) {
+    KDTREE_TRY_ASSIGN(more_missing_, ask_golden(*wish_.golden));
+  }
+  more_asked_ = Clock::now();
+  more_passed_ = more_missing_.empty();
+  return more_missing_;
+}
+
 void Gate::learn_stage() {
   if (!journal_) return;
   for (const auto& line : journal_->read_new()) {
@@ -239,6 +261,9 @@ Result<GateReport> Gate::run() {
       if (missing.empty() && !ranks_missing.empty()) {
         stage = "ranks " + std::to_string(ranks_right_) + "/" + std::to_string(wish_.ranks);
         missing = ranks_missing;
+      }
+      if (missing.empty()) {
+        KDTREE_TRY_ASSIGN(missing, check_more());
       }
     }
     if (missing.empty()) {

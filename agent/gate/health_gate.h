@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "agent/config/config.h"
+#include "agent/nvml/list_gpus.h"
 #include "agent/systemd/service_manager.h"
 #include "agent/util/mode.h"
 #include "agent/util/result.h"
@@ -27,6 +30,9 @@ struct GateWish {
   Mode mode = Mode::off;   // what every rank must report; unused with ranks 0
   std::uint64_t generation =
       0;  // control generation that every rank must have reached; 0 = none written
+  std::optional<GoldenPrompt> golden;  // unused with ranks 0, as the next
+  std::uint64_t gpu_free_bytes = 0;    // 0 = GPUs are not looked at
+  std::function<Result<GpuList>()> gpus = [] { return list_gpus(); };
   std::chrono::milliseconds deadline{std::chrono::minutes(30)};
   std::chrono::milliseconds stable{
       std::chrono::seconds(10)};  // how long all of it must hold without a break

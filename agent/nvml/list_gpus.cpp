@@ -25,6 +25,8 @@ GpuFacts facts_of(const NvmlLibrary& nvml, unsigned index) {
   if (nvml.compute_capability != nullptr &&
       nvml.compute_capability(device, &major, &minor) == NVML_SUCCESS)
     gpu.arch = std::to_string(major) + std::to_string(minor);
+  if (nvmlMemory_t memory{}; nvml.memory != nullptr && nvml.memory(device, &memory) == NVML_SUCCESS)
+    gpu.free_bytes = memory.free;
   return gpu;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ struct GpuFacts {
   std::string uuid;        // "GPU-..."; "" = unknown
   std::string arch;        // compute capability without the dot, "120"; "" = unknown
   std::string unreadable;  // "" = it answers; else why not
+  std::optional<std::uint64_t> free_bytes = std::nullopt;  // of its memory; nullopt = unknown
 };
 
 struct GpuList {

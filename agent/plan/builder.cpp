@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -14,6 +15,8 @@
 #include "agent/util/clock.h"
 #include "agent/util/sha256.h"
 #include "agent/util/subprocess.h"
+#include "agent/util/take_tree.h"
+#include "agent/util/trusted_path.h"
 #include "agent/util/unique_fd.h"
 
 namespace kdtree {
@@ -39,6 +42,7 @@ class Build {
         ports_(ports),
         id_(release_id(inputs)),
         staging_(root(paths::kReleases) / (".staging-" + id_)),
+        work_(staging_ / "work"),
         release_(staging_ / "release") {}
 
   Result<Manifest> run() {
@@ -55,14 +59,15 @@ class Build {
 
  private:
   Result<Manifest> make() {
-    KDTREE_TRY(make_directories(release_));
-    log_ = UniqueFd(::open((release_ / "build.log").c_str(),
+    KDTREE_TRY(make_directories(staging_));
+    log_ = UniqueFd(::open(log_path().c_str(),
                            O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kLogMode));
-    if (!log_) return tl::make_unexpected(io_error("creating", release_ / "build.log", errno));
+    if (!log_) return tl::make_unexpected(io_error("creating", log_path(), errno));
+    KDTREE_TRY(check_tools());
+    KDTREE_TRY(make_work_folder());
     KDTREE_TRY(build_kernel());
-    KDTREE_TRY(copy_python());
-    KDTREE_TRY(compile_python());
-    KDTREE_TRY(set_modes());
+    KDTREE_TRY(add_python());
+    KDTREE_TRY(take_tree(work_ / "out", release_));
     progress("selftest", "comparing the kernel with its fp64 reference");
     KDTREE_TRY_ASSIGN(auto proof, ports_.selftest(release_));
     return seal(proof);
@@ -71,11 +76,37 @@ class Build {
   void progress(const std::string& stage, const std::string& line) const {
     if (ports_.progress) ports_.progress(stage, line);
   }
+  fs::path log_path() const { return staging_ / "build.log"; }
+
+  // What root runs, nobody else may be able to change.
+  Status check_tools() const {
+    if (ports_.build_as || ::geteuid() != 0) return {};
+    std::vector<std::string> tools = {inputs_.python};
+    for (const char* name : {"cmake", "ninja", "make", "c++", "cc"})
+      if (auto found = find_program(name); !found.empty()) tools.push_back(std::move(found));
+    if (inputs_.nvcc && ::access(inputs_.nvcc->path.c_str(), F_OK) == 0)
+      tools.push_back(inputs_.nvcc->path);
+    for (const auto& tool : tools)
+      if (auto safe = check_only_root_replaces(tool); !safe)
+        return prefixed("root would run it to build the kernel", std::move(safe).error());
+    return {};
+  }
+
+  Status make_work_folder() {
+    KDTREE_TRY(make_directories(work_, 0700));
+    if (ports_.build_as &&
+        ::chown(work_.c_str(), ports_.build_as->uid, ports_.build_as->gid) != 0)
+      return tl::make_unexpected(io_error("setting the owner of", work_, errno));
+    return {};
+  }
 
   Status tool(const std::string& stage, std::vector<std::string> argv) {
     Command command;
-    command.argv = std::move(argv);
-    command.directory = "/";
+    if (ports_.build_as) command.argv = ports_.build_as->prefix();
+    command.argv.insert(command.argv.end(), std::make_move_iterator(argv.begin()),
+                        std::make_move_iterator(argv.end()));
+    command.directory = work_;
+    command.environment["HOME"] = command.environment["TMPDIR"] = work_.string();
     command.deadline = ports_.deadline;
     command.environment["LC_ALL"] = "C";
     std::string log = "$";
@@ -103,11 +134,12 @@ class Build {
     const std::string text = line + "\n";
     if (::write(log_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()))
       return {};
-    return tl::make_unexpected(io_error("writing", release_ / "build.log", errno));
+    return tl::make_unexpected(io_error("writing", log_path(), errno));
   }
 
   Status build_kernel() {
-    const std::string build = (staging_ / "build").string();
+    const std::string build = (work_ / "build").string();
+    const fs::path out = work_ / "out";
     std::vector<std::string> configure = {"cmake",
                                           "-S",
                                           (root_(paths::kShare) / "kernel").string(),
@@ -127,47 +159,26 @@ class Build {
     const unsigned jobs = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
     KDTREE_TRY(tool("configure", std::move(configure)));
     KDTREE_TRY(tool("compile", {"cmake", "--build", build, "--parallel", std::to_string(jobs)}));
-    KDTREE_TRY(tool("install", {"cmake", "--install", build, "--prefix", release_.string()}));
+    KDTREE_TRY(tool("install", {"cmake", "--install", build, "--prefix", out.string()}));
     for (const char* needed :
          {"lib/libkdtree.so", "lib/libkdtree_torch.so", "python/kdtree_kernel"})
-      if (!fs::exists(release_ / needed))
+      if (std::error_code error; !fs::exists(fs::symlink_status(out / needed, error)))
         return fail(ExitCode::refused, std::string("the build made no ") + needed,
                     "the whole log is " + failed_log().string());
     return {};
   }
 
-  Status copy_python() {
-    std::error_code error;
-    fs::copy(root_(paths::kShare) / "sitecustomize", release_ / "python",
-             fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
-    if (error)
-      return tl::make_unexpected(io_error("copying to", release_ / "python", error.value()));
-    return {};
-  }
-
   // Bytecode is part of the release: a worker's start is cheap, and an engine run by root writes
   // none beside it.
-  Status compile_python() {
+  Status add_python() {
+    const std::string out = (work_ / "out").string();
+    const std::string python = (work_ / "out/python").string();
+    KDTREE_TRY(tool("patch", {"cmake", "-E", "copy_directory",
+                              (root_(paths::kShare) / "sitecustomize").string(), python}));
     progress("install", "compiling Python");
-    return tool("bytecode",
-                {inputs_.python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode",
-                 "unchecked-hash", "-s", release_.string(), "-p",
-                 (fs::path(paths::kReleases) / id_).string(), (release_ / "python").string()});
-  }
-
-  // Whatever the umask: root writes, the engine's user reads.
-  Status set_modes() {
-    std::error_code error;
-    fs::recursive_directory_iterator at(release_, error);
-    for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-      const auto status = at->symlink_status(error);
-      const bool is_library = at->path().extension() == ".so";
-      const mode_t mode = fs::is_directory(status) || is_library ? 0755 : 0644;
-      if (::chmod(at->path().c_str(), mode) != 0)
-        return tl::make_unexpected(io_error("setting the mode of", at->path(), errno));
-    }
-    if (error) return tl::make_unexpected(io_error("walking", release_, error.value()));
-    return {};
+    return tool("bytecode", {inputs_.python, "-I", "-S", "-m", "compileall", "-q",
+                             "--invalidation-mode", "unchecked-hash", "-s", out, "-p",
+                             (fs::path(paths::kReleases) / id_).string(), python});
   }
 
   Result<Manifest> seal(const SelftestProof& proof) {
@@ -178,11 +189,12 @@ class Build {
     manifest.selftest_device = proof.device;
     manifest.selftest_cases = proof.cases;
     KDTREE_TRY_ASSIGN(manifest.files, sha256_tree(release_));
-    manifest.files.erase("build.log");
     KDTREE_TRY(
         write_file_atomic(release_ / "manifest.json", to_json(manifest).dump(2) + "\n", 0644));
+    if (::rename(log_path().c_str(), (release_ / "build.log").c_str()) != 0)
+      return tl::make_unexpected(io_error("moving", log_path(), errno));
     KDTREE_TRY(sync_tree(release_));
-    KDTREE_TRY(move_durably(release_, root_(paths::kReleases) / id_));
+    KDTREE_TRY(exchange_durably(release_, root_(paths::kReleases) / id_));
     return manifest;
   }
 
@@ -190,7 +202,7 @@ class Build {
 
   Status keep_log() {
     log_.reset();
-    KDTREE_TRY_ASSIGN(const auto text, read_file(release_ / "build.log"));
+    KDTREE_TRY_ASSIGN(const auto text, read_file(log_path()));
     KDTREE_TRY(make_directories(root_(paths::kState)));
     return write_file_atomic(failed_log(), text, kLogMode);
   }
@@ -199,17 +211,10 @@ class Build {
   const BuildInputs& inputs_;
   const BuildPorts& ports_;
   const std::string id_;
-  const fs::path staging_, release_;
+  const fs::path staging_, work_, release_;
   UniqueFd log_;
   bool logged_ = true;
 };
-
-// A folder that is there and not whole: out of the way, so that the same id can be made again.
-Status put_aside(const fs::path& release) {
-  const fs::path aside = release.parent_path() / (".damaged-" + release.filename().string());
-  KDTREE_TRY(delete_tree(aside));
-  return move_durably(release, aside);
-}
 
 }  // namespace
 
@@ -221,7 +226,6 @@ Result<BuiltRelease> build_release(const Root& root, const BuildInputs& inputs,
     auto manifest = read_manifest(release);
     if (manifest && verify_release(release, *manifest))
       return BuiltRelease{std::move(*manifest), true};
-    KDTREE_TRY(put_aside(release));
   }
   KDTREE_TRY_ASSIGN(auto manifest, Build(root, inputs, ports).run());
   return BuiltRelease{std::move(manifest), false};

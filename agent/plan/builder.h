@@ -12,6 +12,7 @@
 #include "agent/plan/manifest.h"
 #include "agent/util/result.h"
 #include "agent/util/root.h"
+#include "agent/util/run_as.h"
 
 // Making a release on this host: the kernel built from /usr/share/kdtree/kernel for the engine's
 // Python and GPUs, proven by its selftest, sealed with a manifest. Nothing of what serves is
@@ -45,6 +46,9 @@ struct SelftestProof {
 };
 
 struct BuildPorts {
+  // Who builds: the engine's user, whose Python and nvcc may be theirs to change. nullopt: we
+  // ourselves; where that is root, every tool has to be root's alone.
+  std::optional<RunAs> build_as;
   std::function<void(const std::string& stage, const std::string& line)> progress;
   // Runs the selftest of an unfinished release folder. Errors: it failed, or can't be run.
   std::function<Result<SelftestProof>(const std::filesystem::path& release)> selftest;
@@ -56,8 +60,9 @@ struct BuiltRelease {
   bool reused = false;
 };
 
-// Builds the release, or finds it whole. All or nothing: on an error there is no folder of that id.
-// Errors: refused; the build's log is then /var/lib/kdtree/build-failed.log.
+// Builds the release, or finds it whole. All or nothing: on an error there is no new folder of that
+// id, and a damaged one that was there is there still: it is replaced only by a release that has
+// passed its selftest. Errors: refused; the build's log is then /var/lib/kdtree/build-failed.log.
 Result<BuiltRelease> build_release(const Root& root, const BuildInputs& inputs,
                                    const BuildPorts& ports);
 

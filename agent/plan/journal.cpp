@@ -99,12 +99,14 @@ Result<std::vector<json>> read_journal(const Root& root) {
   KDTREE_TRY_ASSIGN(auto text, read_file_if_there(active(root), kMaxJournalBytes));
   if (!text) return records;
   std::size_t at = 0;
+  int lines = 0;
   while (at < text->size()) {
     const std::size_t newline = text->find('\n', at);
     if (newline == std::string::npos) break;
     const std::string line = text->substr(at, newline - at);
     at = newline + 1;
     if (line.empty()) continue;
+    ++lines;
     if (line.size() <= kDigits + 1 ||
         sha256_hex(std::string_view(line).substr(kDigits + 1)).substr(0, kDigits) !=
             line.substr(0, kDigits)) {
@@ -115,7 +117,10 @@ Result<std::vector<json>> read_journal(const Root& root) {
     if (!record.is_object()) continue;
     records.push_back(std::move(record));
   }
-  if (!records.empty() && records[0].value("is", "") != "begin") records.clear();
+  if (records.empty() ? lines > 1 : records[0].value("is", "") != "begin")
+    return fail(ExitCode::refused,
+                active(root).string() + " is damaged: its change can't be undone from it",
+                "see runbooks/rollback.md, \"The journal is damaged\"");
   if (!records.empty() && records[0].value("format", 0) > kJournalFormat)
     return fail(ExitCode::refused, active(root).string() + " was written by a newer kdtreectl",
                 "use that one, or a newer one, to end the change");

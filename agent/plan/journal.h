@@ -37,8 +37,9 @@ class Journal {
 };
 
 // The whole records of the active journal, in order; a torn line (cut off in the middle of writing
-// it) is left out. No journal, or one whose first record is not whole: none. Errors: refused:
-// unreadable, or of a newer format.
+// it) is left out. No journal, or one that was cut off in its first record: none. Errors: refused:
+// unreadable, of a newer format, or damaged: there are records, and the first is not whole, so what
+// the change was to be is not known.
 Result<std::vector<nlohmann::json>> read_journal(const Root& root);
 
 // A journal without a whole first record: its change had not begun. Removes it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "agent/plan/engine_unit.h"
+#include "agent/plan/plan_checks.h"
 #include "agent/util/root.h"
 #include "agent/util/sha256.h"
 
@@ -69,76 +70,14 @@ GateExpectation gate_of(const Config& config, const Deployed& state) {
   return {config.engine.unit, config.engine.ranks, state.release, state.mode};
 }
 
-Status check_unit(const Facts& facts, const Config& config) {
-  const UnitState& unit = facts.unit.state;
-  if (!config.engine.whole_unit() && !unit.exists())
-    return fail(ExitCode::refused, "there is no unit " + config.engine.unit + " on this host",
-                "name an existing one as engine.unit, or give engine.command and kdtree writes it");
-  if (unit.exists() && unit.load_state != "loaded")
-    return fail(ExitCode::refused,
-                config.engine.unit + " is " + unit.load_state +
-                    (unit.load_error.empty() ? "" : ": " + unit.load_error),
-                "systemctl status " + config.engine.unit);
-  if (!config.engine.whole_unit() || !unit.exists()) return {};
-  const std::string ours = engine_unit_path(config);
-  if (unit.fragment_path != ours)
-    return fail(ExitCode::refused, config.engine.unit + " exists already, in " + unit.fragment_path,
-                "leave engine.command out to give it a drop-in, or name another unit");
-  const auto& now = now_at(facts, ours);
-  if (now && !facts.state.managed.contains(ours) && !is_written_by_kdtree(now->bytes))
-    return fail(ExitCode::refused, ours + " exists already and is not kdtree's",
-                "leave engine.command out to give it a drop-in, or move the file away");
-  return {};
+// Stopped by somebody, not failed: whoever stopped it wants it so.
+bool is_stopped(const UnitState& unit) {
+  return unit.exists() && (unit.active_state == "inactive" || unit.active_state == "deactivating");
 }
 
-std::string public_version(const std::string& version) {
-  return version.substr(0, version.find('+'));
-}
-
-Status check_engine(const Facts& facts, const Wish& wish) {
-  const Manifest& manifest = *facts.release;
-  if (!facts.engine) {
-    if (wish.verb != Verb::deploy) return {};
-    return fail(ExitCode::refused, "the engine can't be looked at: " + facts.engine_error,
-                "check engine.python in " + std::string(paths::kConfig));
-  }
-  const EngineFacts& engine = *facts.engine;
-  if (public_version(manifest.torch) != public_version(engine.torch))
-    return fail(ExitCode::refused,
-                "release " + manifest.release + " was built for torch " + manifest.torch +
-                    ", the engine has " + (engine.torch.empty() ? "none" : engine.torch),
-                "kdtreectl deploy builds one for it");
-  return {};
-}
-
-Status check_archs(const Facts& facts, const Config& config) {
-  if (config.kernel.device != KernelDevice::cuda || !facts.release) return {};
-  for (const auto& gpu : facts.gpus)
-    if (std::find(facts.release->archs.begin(), facts.release->archs.end(), gpu.arch) ==
-        facts.release->archs.end())
-      return fail(ExitCode::refused,
-                  "release " + facts.release->release + " has no code for GPU " +
-                      std::to_string(gpu.index) + ", " + gpu.name + " (sm_" + gpu.arch + ")",
-                  "kdtreectl deploy builds it; kernel.archs = [] takes those of the GPUs present");
-  return {};
-}
-
-Status check_target(const Facts& facts, const Config& config, const Wish& wish) {
-  if (!facts.root)
-    return fail(ExitCode::refused, std::string(verb_name(wish.verb)) + " has to be run by root",
-                "sudo kdtreectl " + std::string(verb_name(wish.verb)));
-  if (wish.target.none() && !facts.unit.state.exists()) return {};
-  KDTREE_TRY(check_unit(facts, config));
-  if (wish.target.none()) return {};
-  if (!facts.release || facts.release->release != wish.target.release)
-    return fail(ExitCode::refused, "release " + wish.target.release + " is not there or damaged",
-                "kdtreectl deploy makes it again");
-  KDTREE_TRY(check_engine(facts, wish));
-  return check_archs(facts, config);
-}
-
+// `tried`: the plan has a gate.
 State state_after(const Facts& facts, const Wish& wish, const Config& config,
-                  const EngineUnit& unit) {
+                  const EngineUnit& unit, bool tried) {
   State state = facts.state;
   state.history.clear();
   state.trial = false;
@@ -146,7 +85,7 @@ State state_after(const Facts& facts, const Wish& wish, const Config& config,
   if (wish.target.none()) {
     state.good.reset();
     state.before.reset();
-  } else {
+  } else if (tried) {
     const bool moved = state.good && *state.good != wish.target;
     if (wish.verb == Verb::rollback)
       state.before.reset();
@@ -207,10 +146,11 @@ void add_steps(Plan& plan, const Facts& facts, const Config& config, const Wish&
                           !environment_changed;
   const bool was_plain = plan.from.none() || plan.from.cold;
   plan.restarts_engine = wish.restart || (armed ? !same_start : !was_plain || unit_changed);
-  if (!facts.unit.state.exists() && !armed) plan.restarts_engine = false;
+  const bool stays_stopped = is_stopped(facts.unit.state) && wish.verb != Verb::deploy;
+  if ((!facts.unit.state.exists() && !armed) || stays_stopped) plan.restarts_engine = false;
 
   // Ranks obey the control file until they end, and the new ones start in their environment's mode.
-  if (plan.restarts_engine || !armed) add_file(files, facts, paths::kControl, "");
+  if (plan.restarts_engine || !armed || stays_stopped) add_file(files, facts, paths::kControl, "");
   if (!wish.target.none() && facts.recover_unit && !facts.recover_enabled)
     plan.steps.push_back(unit_step(StepKind::enable_unit, kRecoverUnit));
   plan.steps.insert(plan.steps.end(), files.begin(), files.end());
@@ -220,8 +160,9 @@ void add_steps(Plan& plan, const Facts& facts, const Config& config, const Wish&
     plan.steps.push_back(unit_step(StepKind::enable_unit, config.engine.unit));
   if (plan.restarts_engine) {
     plan.steps.push_back(unit_step(StepKind::restart_unit, config.engine.unit));
-  } else if (armed && (plan.from.mode != wish.target.mode ||
-                       (facts.control && facts.control->mode != wish.target.mode))) {
+  } else if (armed && !stays_stopped &&
+             (plan.from.mode != wish.target.mode ||
+              (facts.control && facts.control->mode != wish.target.mode))) {
     Step step;
     step.kind = StepKind::write_control;
     step.mode = wish.target.mode;
@@ -248,7 +189,20 @@ std::vector<std::string> planned_paths(const Config& config) {
   return {engine_unit_path(config), kEngineEnvironment, paths::kCurrent, paths::kControl};
 }
 
-Result<Plan> make_plan(const Facts& original, const Config& config, const Wish& wish) {
+bool Plan::switches_live() const {
+  return std::ranges::any_of(steps,
+                             [](const Step& step) { return step.kind == StepKind::write_control; });
+}
+
+Deployed way_into_on(const Config& config, const std::string& release) {
+  Deployed state{release, Mode::validate, false};
+  if (config.mode(Mode::on) != config.mode(Mode::validate)) state.line = Mode::on;
+  return state;
+}
+
+namespace {
+
+Result<Plan> plan_for(const Facts& original, const Config& config, const Wish& wish) {
   Facts facts = original;
   if (!wish.accept_engine.empty())
     facts.state.accepted_engines[wish.accept_engine] = wish.target.release;
@@ -268,12 +222,39 @@ Result<Plan> make_plan(const Facts& original, const Config& config, const Wish& 
     plan.undo_gate.unit.clear();
     if (wish.target.none()) plan.gate.unit.clear();
   }
+  if (is_stopped(facts.unit.state) && wish.verb != Verb::deploy) {
+    plan.gate.unit.clear();
+    plan.undo_gate.unit.clear();
+  }
   plan.notes = unit.notes;
   add_steps(plan, facts, config, wish, unit);
-  KDTREE_TRY(add_fallback(plan, facts, config));
-  plan.after = state_after(facts, wish, config, unit);
+  if (!plan.gate.unit.empty()) KDTREE_TRY(add_fallback(plan, facts, config));
+  plan.after = state_after(facts, wish, config, unit, !plan.gate.unit.empty());
   const bool same = plan.steps.empty() && plan.from == plan.to;
   if (!same || wish.target.none()) add_cleanup(plan, facts, wish);
+  for (const auto& each : facts.hand_made)
+    if (!plan.empty() && !each.doubles) plan.notes.push_back(each.what + "; " + each.next);
+  if (is_stopped(facts.unit.state) && !plan.empty())
+    plan.notes.push_back(config.engine.unit +
+                         (wish.verb == Verb::deploy
+                              ? " is stopped: deploy starts it"
+                              : " is stopped and stays so: this takes effect when it is started"));
+  return plan;
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const Facts& facts, const Config& config, const Wish& wish) {
+  KDTREE_TRY_ASSIGN(auto plan, plan_for(facts, config, wish));
+  const bool enters = plan.restarts_engine || (wish.verb == Verb::deploy && plan.switches_live());
+  if (wish.target.mode != Mode::on || wish.forced || !enters) return plan;
+  Wish first = wish;
+  first.target = way_into_on(config, wish.target.release);
+  KDTREE_TRY_ASSIGN(plan, plan_for(facts, config, first));
+  plan.notes.emplace_back(
+      "mode on needs a clean verdict of the very processes that answer: this goes to validate, "
+      "with "
+      "the command line of on; then kdtreectl mode on, once kdtreectl verdict says clean");
   return plan;
 }
 

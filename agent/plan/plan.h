@@ -80,11 +80,24 @@ struct Plan {
   State after;                     // what state.json holds once the gate has passed
   std::vector<std::string> notes;  // what the operator should know, a line each
   bool empty() const { return steps.empty() && cleanup.empty(); }
+  // Running ranks are told another mode.
+  bool switches_live() const;
 };
 
-// Pure. Errors: usage (the configuration can't be right) or refused (this host can't be changed
-// so), each with a hint.
+// Pure. `on` is never entered by a restart unless that is forced: where a restart is needed, the plan
+// goes to validate with the command line of on, so that those processes can be proven; its `to` and
+// a note say so. An engine that was stopped stays stopped, but for a deploy, and what was not tried
+// is not called good. Errors: usage (the configuration can't be right) or refused (this host can't be
+// changed so), each with a hint.
 Result<Plan> make_plan(const Facts& facts, const Config& config, const Wish& wish);
+
+// The state from which `release` can go into mode on without a restart: validate, with the command
+// line of on.
+Deployed way_into_on(const Config& config, const std::string& release);
+
+// Is kdtree under the unit that the configuration names? Errors: refused: it is under another one,
+// or in another way (whole unit, drop-in); names it and says what to do.
+Status check_same_unit(const State& state, const Config& config);
 
 // Every path whose content make_plan wants in Facts::files.
 std::vector<std::string> planned_paths(const Config& config);

@@ -21,6 +21,23 @@ constexpr std::array kVerbs = {Verb::deploy, Verb::mode, Verb::rollback, Verb::u
 
 struct Damaged {};
 
+std::string hex_of(const std::string& bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string hex;
+  for (const char c : bytes) {
+    hex += kDigits[static_cast<unsigned char>(c) >> 4];
+    hex += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return hex;
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
 // Text where the bytes are UTF-8, else hex: JSON has no bytes.
 ordered_json bytes_json(const std::string& bytes) {
   ordered_json text = {{"text", bytes}};
@@ -28,23 +45,13 @@ ordered_json bytes_json(const std::string& bytes) {
     [[maybe_unused]] const std::string checked = text.dump();
     return text;
   } catch (const json::type_error&) {
+    return {{"hex", hex_of(bytes)}};
   }
-  std::string hex;
-  for (const char c : bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    hex += kDigits[static_cast<unsigned char>(c) >> 4];
-    hex += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return {{"hex", hex}};
 }
 
 std::string bytes_of(const json& value) {
   if (value.contains("text")) return value.at("text").get<std::string>();
-  const auto hex = value.at("hex").get<std::string>();
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  return bytes;
+  return from_hex(value.at("hex").get<std::string>());
 }
 
 ordered_json image_json(const std::optional<FileImage>& image) {
@@ -54,6 +61,7 @@ ordered_json image_json(const std::optional<FileImage>& image) {
   value["mode"] = image->attributes.mode;
   value["uid"] = image->attributes.uid;
   value["gid"] = image->attributes.gid;
+  for (const auto& [name, bytes] : image->attributes.xattrs) value["xattrs"][name] = hex_of(bytes);
   return value;
 }
 
@@ -68,6 +76,9 @@ std::optional<FileImage> image_of(const json& value) {
   value.at("mode").get_to(image.attributes.mode);
   value.at("uid").get_to(image.attributes.uid);
   value.at("gid").get_to(image.attributes.gid);
+  if (value.contains("xattrs"))
+    for (const auto& [name, hex] : value.at("xattrs").items())
+      image.attributes.xattrs[name] = from_hex(hex.get<std::string>());
   return image;
 }
 
@@ -75,17 +86,6 @@ Mode mode_of(const json& value) {
   const auto mode = parse_mode(value.get<std::string>());
   if (!mode) throw Damaged{};
   return *mode;
-}
-
-ordered_json deployed_json(const Deployed& deployed) {
-  return {{"release", deployed.release},
-          {"mode", std::string(to_string(deployed.mode))},
-          {"cold", deployed.cold}};
-}
-
-Deployed deployed_of(const json& value) {
-  return {value.at("release").get<std::string>(), mode_of(value.at("mode")),
-          value.at("cold").get<bool>()};
 }
 
 ordered_json step_json(const Step& step) {
@@ -198,8 +198,8 @@ ordered_json to_json(const Plan& plan) {
   ordered_json after = to_json(plan.after);
   after.erase("history");  // grows with every change and decides nothing
   return {{"verb", std::string(verb_name(plan.verb))},
-          {"from", deployed_json(plan.from)},
-          {"to", deployed_json(plan.to)},
+          {"from", to_json(plan.from)},
+          {"to", to_json(plan.to)},
           {"forced", plan.forced},
           {"restarts_engine", plan.restarts_engine},
           {"engine_was_active", plan.engine_was_active},

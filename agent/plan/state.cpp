@@ -16,26 +16,32 @@ namespace kdtree {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-namespace {
-
-ordered_json json_of(const Deployed& deployed) {
-  return {{"release", deployed.release},
-          {"mode", std::string(to_string(deployed.mode))},
-          {"cold", deployed.cold}};
-}
-
-ordered_json json_of(const std::optional<Deployed>& deployed) {
-  return deployed ? json_of(*deployed) : ordered_json(nullptr);
+ordered_json to_json(const Deployed& deployed) {
+  ordered_json value = {{"release", deployed.release},
+                        {"mode", std::string(to_string(deployed.mode))},
+                        {"cold", deployed.cold}};
+  if (deployed.line) value["line"] = std::string(to_string(*deployed.line));
+  return value;
 }
 
 Deployed deployed_of(const json& value) {
+  const auto mode_of = [](const json& text) {
+    const auto mode = parse_mode(text.get<std::string>());
+    if (!mode) throw json::other_error::create(500, "unknown mode", nullptr);
+    return *mode;
+  };
   Deployed deployed;
   value.at("release").get_to(deployed.release);
-  const auto mode = parse_mode(value.at("mode").get<std::string>());
-  if (!mode) throw json::other_error::create(500, "unknown mode", nullptr);
-  deployed.mode = *mode;
+  deployed.mode = mode_of(value.at("mode"));
   value.at("cold").get_to(deployed.cold);
+  if (value.contains("line")) deployed.line = mode_of(value.at("line"));
   return deployed;
+}
+
+namespace {
+
+ordered_json json_of(const std::optional<Deployed>& deployed) {
+  return deployed ? to_json(*deployed) : ordered_json(nullptr);
 }
 
 std::optional<Deployed> maybe_deployed_of(const json& value) {
@@ -54,6 +60,7 @@ HistoryEntry entry_of(const json& value) {
   value.at("plan").get_to(entry.plan);
   value.at("user").get_to(entry.user);
   value.at("forced").get_to(entry.forced);
+  entry.evidence = value.value("evidence", "");
   return entry;
 }
 
@@ -71,6 +78,8 @@ State state_of(const json& value) {
     before.at("digest").get_to(state.unit_before->digest);
   }
   value.at("managed").get_to(state.managed);
+  if (const json& took = value.value("last_start_ms", json()); took.is_number_unsigned())
+    state.last_start = std::chrono::milliseconds(took.get<std::uint64_t>());
   for (const json& entry : value.at("history")) state.history.push_back(entry_of(entry));
   return state;
 }
@@ -82,18 +91,21 @@ std::filesystem::path state_path(const Root& root) { return root(paths::kState) 
 std::string describe(const Deployed& deployed) {
   if (deployed.none()) return "none";
   return deployed.release + " " + std::string(to_string(deployed.mode)) +
-         (deployed.cold ? " (cold)" : "");
+         (deployed.cold ? " (cold)" : "") +
+         (deployed.line ? " (command line of " + std::string(to_string(*deployed.line)) + ")" : "");
 }
 
 ordered_json to_json(const HistoryEntry& entry) {
-  return {{"time", entry.time}, {"verb", entry.verb},     {"from", entry.from},
-          {"to", entry.to},     {"result", entry.result}, {"reason", entry.reason},
-          {"plan", entry.plan}, {"user", entry.user},     {"forced", entry.forced}};
+  ordered_json value = {{"time", entry.time}, {"verb", entry.verb},     {"from", entry.from},
+                        {"to", entry.to},     {"result", entry.result}, {"reason", entry.reason},
+                        {"plan", entry.plan}, {"user", entry.user},     {"forced", entry.forced}};
+  if (!entry.evidence.empty()) value["evidence"] = entry.evidence;
+  return value;
 }
 
 ordered_json to_json(const State& state) {
   ordered_json value = {{"format", kStateFormat},
-                        {"current", json_of(state.current)},
+                        {"current", to_json(state.current)},
                         {"good", json_of(state.good)},
                         {"before", json_of(state.before)},
                         {"trial", state.trial},
@@ -105,6 +117,7 @@ ordered_json to_json(const State& state) {
     value["unit_before"] = {{"unit", state.unit_before->unit},
                             {"exec_start", state.unit_before->exec_start},
                             {"digest", state.unit_before->digest}};
+  if (state.last_start) value["last_start_ms"] = state.last_start->count();
   for (const auto& entry : state.history) value["history"].push_back(to_json(entry));
   return value;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -23,6 +24,10 @@ struct Deployed {
   std::string release;
   Mode mode = Mode::off;
   bool cold = false;  // the engine was started without the patch (mode --cold)
+  // Whose command line the engine has, where that isn't `mode`'s own: validate with that of on, so
+  // that the processes that compare are those that will answer.
+  std::optional<Mode> line = std::nullopt;
+  Mode command_line() const { return line.value_or(mode); }
   bool none() const { return release.empty(); }
   bool operator==(const Deployed&) const = default;
 };
@@ -37,6 +42,7 @@ struct HistoryEntry {
   std::string plan;     // hash
   std::string user;     // who asked: SUDO_USER, or the login name
   bool forced = false;  // `mode on --force`
+  std::string evidence;  // file with the diff and the engine's last lines; "" = none kept
 };
 
 // The engine's unit as it was before kdtree: what uninstall gives back, kept for the eye and for
@@ -59,12 +65,18 @@ struct State {
   std::optional<UnitBefore> unit_before;
   std::map<std::string, std::string>
       managed;  // path -> sha256 of each file as kdtree wrote it: drift is a difference
+  std::optional<std::chrono::milliseconds> last_start;  // from the restart to the open gate
   std::vector<HistoryEntry> history;  // oldest first, at most kHistoryKept
 };
 
 inline constexpr std::size_t kHistoryKept = 200;
 
-std::string describe(const Deployed& deployed);  // "none", "0.1.0-abc off", "0.1.0-abc off (cold)"
+// "none", "0.1.0-abc off", "0.1.0-abc off (cold)", "0.1.0-abc validate (command line of on)"
+std::string describe(const Deployed& deployed);
+
+nlohmann::ordered_json to_json(const Deployed& deployed);
+// Throws json::exception where it isn't one.
+Deployed deployed_of(const nlohmann::json& value);
 
 nlohmann::ordered_json to_json(const HistoryEntry& entry);
 nlohmann::ordered_json to_json(const State& state);

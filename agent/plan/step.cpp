@@ -3,10 +3,13 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "agent/stats/control_file.h"
 #include "agent/util/atomic_file.h"
+#include "agent/util/interrupt.h"
 
 namespace kdtree {
 namespace {
@@ -78,6 +81,22 @@ Status StepRunner::run(const Step& step) {
 Status StepRunner::run_file(const Step& step) {
   say(step.after ? "writing " + step.path : "removing " + step.path);
   return put(root_(step.path), step.after);
+}
+
+void StepRunner::drain(const std::string& unit) {
+  if (ports_.services == nullptr || ports_.drain_deadline.count() == 0) return;
+  const auto before = ports_.services->unit(unit);
+  if (!before || !before->is_active() || before->main_pid == 0) return;
+  if (before->restarts_after_success()) return;  // it would come up again in the middle of this
+  say("letting running requests finish, for at most " +
+      std::to_string(std::chrono::ceil<std::chrono::seconds>(ports_.drain_deadline).count()) + " s");
+  if (!ports_.services->terminate_main(unit)) return;
+  const auto until = std::chrono::steady_clock::now() + ports_.drain_deadline;
+  while (std::chrono::steady_clock::now() < until && !interrupted()) {
+    const auto now = ports_.services->unit(unit);
+    if (!now || now->main_pid != before->main_pid) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
 }
 
 Status StepRunner::run_unit(const Step& step) {

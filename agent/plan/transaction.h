@@ -15,7 +15,8 @@
 //
 // journal: begin (plan with what every file held) -> state.json marked trial -> each step: started,
 // done -> gate -> gate passed -> state.json good -> end. Whoever finds a journal without an end
-// decides from it alone: gate passed = forward, else back.
+// decides from it alone: gate passed = forward; going back had failed and the engine was being
+// started without kdtree = that again; else back.
 namespace kdtree {
 
 struct GateCall {
@@ -31,7 +32,17 @@ struct TransactionPorts {
   std::function<void(const std::string&)> say;  // one line for each step; may be empty
   JobTick tick;                                 // while systemd works
   std::chrono::milliseconds restart_deadline{std::chrono::minutes(35)};
-  std::vector<std::string> argv;  // for the audit log
+  std::chrono::milliseconds drain_deadline{0};  // 0 = running requests are not waited for
+  std::vector<std::string> argv;                // for the audit log
+
+  // Sees to it that somebody else recovers if we die from here on, and that nobody does so any more.
+  // apply() calls them around a change; may be empty. Errors: nothing is begun.
+  std::function<Status()> arm_revert;
+  std::function<void()> disarm_revert;
+  // The engine's last lines, asked for before a failed change is undone; may be empty.
+  std::function<std::vector<std::string>(const std::string& unit)> last_lines;
+  // Tells the system's log how a change ended; may be empty.
+  std::function<void(const HistoryEntry& entry)> tell;
 };
 
 struct TransactionResult {
@@ -61,6 +72,10 @@ struct RecoverResult {
   ExitCode code = ExitCode::done;  // rollback_failed: what could not be put back is in `reason`
   std::string reason;
 };
+
+// What a cut-off change was, as RecoverResult::description; "" where nothing was cut off. Errors:
+// refused: the journal can't be read.
+Result<std::string> describe_cut_off(const Root& root);
 
 Result<RecoverResult> recover(const Root& root, RecoverWhen when, const TransactionPorts& ports);
 

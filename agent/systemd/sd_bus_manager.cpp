@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -182,6 +183,15 @@ Status SdBusManager::reset_failed(const std::string& name) {
                              "ResetFailedUnit", error.out(), nullptr, "s", name.c_str());
   if (r < 0 && !error.is("org.freedesktop.systemd1.NoSuchUnit"))
     return bus_failure("cannot reset the failed state of " + name, error, r);
+  return {};
+}
+
+Status SdBusManager::terminate_main(const std::string& name) {
+  bus::BusError error;
+  int r = sd_bus_call_method(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager,
+                             "KillUnit", error.out(), nullptr, "ssi", name.c_str(), "main", SIGTERM);
+  if (r < 0 && !error.is("org.freedesktop.systemd1.NoSuchProcess"))
+    return bus_failure("cannot signal " + name, error, r);
   return {};
 }
 

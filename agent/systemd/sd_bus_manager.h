@@ -30,6 +30,8 @@ class SdBusManager : public ServiceManager {
   Status restart(const std::string& name, std::chrono::milliseconds deadline,
                  const JobTick& tick) override;
   Status reset_failed(const std::string& name) override;
+  Status terminate_main(const std::string& name) override;
+  Status start_timer(const TransientTimer& timer) override;
   Status enable(const std::string& name) override;
   Status disable(const std::string& name) override;
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/systemd/unit_state.h"
 #include "agent/util/result.h"
@@ -14,6 +15,15 @@ namespace kdtree {
 // Called about once a second while a job is waited for; returning an error stops the waiting (not
 // the job).
 using JobTick = std::function<Status()>;
+
+// A timer that lives in systemd until it is stopped or the host is: runs `argv` every `every`, first
+// that long from now, counted from the end of the last run.
+struct TransientTimer {
+  std::string name;  // "x": x.timer and x.service
+  std::string description;
+  std::vector<std::string> argv;  // argv[0]: absolute path
+  std::chrono::seconds every{30};
+};
 
 // The port to systemd. Every call ends within its deadline.
 //
@@ -50,6 +60,13 @@ class ServiceManager {
                          const JobTick& tick = {}) = 0;
   // Also clears the start limit, which counts manual starts. Succeeds for a unit that isn't loaded.
   virtual Status reset_failed(const std::string& name) = 0;
+
+  // SIGTERM to the main process alone; the others of the unit get none. Without a main process:
+  // nothing happens.
+  virtual Status terminate_main(const std::string&) { return {}; }
+
+  // One of that name that is there already is as good.
+  virtual Status start_timer(const TransientTimer&) { return {}; }
 
   // As `systemctl enable|disable NAME`, without --now; both reload the manager's configuration.
   virtual Status enable(const std::string& name) = 0;

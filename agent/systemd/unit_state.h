@@ -78,6 +78,8 @@ struct UnitState {
   std::uint64_t timeout_start_us = 0;  // UINT64_MAX = infinity
   std::uint64_t timeout_stop_us = 0;   // UINT64_MAX = infinity
 
+  // Started anew by systemd also after an orderly end.
+  bool restarts_after_success() const { return restart == "always" || restart == "on-success"; }
   bool exists() const { return load_state != "not-found" && !load_state.empty(); }
   bool is_active() const { return active_state == "active"; }
   // Ended and not about to be started again by systemd.

@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <tuple>
 #include <vector>
 
 #include "agent/util/unique_fd.h"
@@ -32,6 +34,12 @@ Status write_all(int fd, std::string_view bytes, const fs::path& path) {
   return {};
 }
 
+// Labels that the kernel gives by its policy, and that not every root may set.
+bool is_the_systems(const std::string& xattr) {
+  return (errno == EPERM || errno == ENOTSUP) &&
+         (xattr.starts_with("security.") || xattr.starts_with("trusted."));
+}
+
 Status write_temp(const fs::path& temp, const fs::path& path, std::string_view bytes,
                   const FileAttributes& attributes) {
   ::unlink(temp.c_str());
@@ -44,6 +52,10 @@ Status write_temp(const fs::path& temp, const fs::path& path, std::string_view b
     return tl::make_unexpected(io_error("setting the owner of", path, errno));
   if (::fchmod(fd.get(), attributes.mode & 07777) != 0)
     return tl::make_unexpected(io_error("setting the mode of", path, errno));
+  for (const auto& [name, value] : attributes.xattrs)
+    if (::fsetxattr(fd.get(), name.c_str(), value.data(), value.size(), 0) != 0 &&
+        !is_the_systems(name))
+      return tl::make_unexpected(io_error("setting the attribute " + name + " of", path, errno));
   if (::fsync(fd.get()) != 0) return tl::make_unexpected(io_error("syncing", path, errno));
   return {};
 }
@@ -76,7 +88,7 @@ Status write_file_atomic(const fs::path& path, std::string_view bytes,
 }
 
 Status write_file_atomic(const fs::path& path, std::string_view bytes, mode_t mode) {
-  return write_file_atomic(path, bytes, {mode, ::geteuid(), ::getegid()});
+  return write_file_atomic(path, bytes, {mode, ::geteuid(), ::getegid(), {}});
 }
 
 Status replace_symlink(const fs::path& link, const fs::path& target) {
@@ -124,6 +136,23 @@ Status make_directories(const fs::path& dir, mode_t mode) {
 Status move_durably(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0)
     return tl::make_unexpected(io_error("moving " + from.string() + " to", to, errno));
+  KDTREE_TRY(sync_directory(to.parent_path()));
+  if (from.parent_path() != to.parent_path()) KDTREE_TRY(sync_directory(from.parent_path()));
+  return {};
+}
+
+Status exchange_durably(const fs::path& from, const fs::path& to) {
+  struct stat about {};
+  if (::lstat(to.c_str(), &about) != 0 && errno == ENOENT) return move_durably(from, to);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != EXDEV && errno != ENOSYS)
+      return tl::make_unexpected(io_error("exchanging " + from.string() + " with", to, errno));
+    const fs::path aside = from.parent_path() / (".replaced-" + to.filename().string());
+    KDTREE_TRY(move_durably(to, aside));
+    auto moved = move_durably(from, to);
+    if (!moved) std::ignore = move_durably(aside, to);
+    return moved;
+  }
   KDTREE_TRY(sync_directory(to.parent_path()));
   if (from.parent_path() != to.parent_path()) KDTREE_TRY(sync_directory(from.parent_path()));
   return {};

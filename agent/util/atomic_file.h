@@ -35,6 +35,10 @@ Status make_directories(const std::filesystem::path& dir, mode_t mode = 0755);
 // Moves a file or directory within one filesystem, durably. Refused where `to` exists.
 Status move_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
+// As move_durably where `to` doesn't exist; else the two change places in one step (or, where the
+// filesystem can't, what was at `to` is moved to `from`'s folder as ".replaced-<name>" first).
+Status exchange_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
 // fsync of every regular file and directory under `dir`; symlinks are not followed.
 Status sync_tree(const std::filesystem::path& dir);
 

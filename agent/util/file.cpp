@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +14,8 @@
 
 namespace kdtree {
 namespace {
+
+constexpr std::size_t kMaxXattrBytes = 64u << 10;  // the kernel's own limit
 
 Result<std::string> read_open_file(int fd, const std::filesystem::path& path,
                                    std::size_t max_bytes) {
@@ -48,6 +51,32 @@ Result<std::optional<OpenFile>> open_regular(const std::filesystem::path& path) 
   if (!S_ISREG(file.info.st_mode))
     return fail(ExitCode::refused, path.string() + " is not a regular file");
   return file;
+}
+
+// A filesystem without them has none.
+Result<std::map<std::string, std::string>> read_xattrs(int fd, const std::filesystem::path& path) {
+  std::map<std::string, std::string> found;
+  const auto wrong = [&] {
+    return tl::make_unexpected(io_error("reading the attributes of", path, errno));
+  };
+  const ssize_t size = ::flistxattr(fd, nullptr, 0);
+  if (size < 0 && errno == ENOTSUP) return found;
+  if (size < 0) return wrong();
+  std::string names(static_cast<std::size_t>(size), '\0');
+  const ssize_t listed = ::flistxattr(fd, names.data(), names.size());
+  if (listed < 0) return wrong();
+  names.resize(static_cast<std::size_t>(listed));
+  for (std::size_t at = 0; at < names.size();) {
+    const std::string name = names.c_str() + at;
+    at += name.size() + 1;
+    std::string value(kMaxXattrBytes, '\0');
+    const ssize_t got = ::fgetxattr(fd, name.c_str(), value.data(), value.size());
+    if (got < 0 && errno == ENODATA) continue;
+    if (got < 0) return wrong();
+    value.resize(static_cast<std::size_t>(got));
+    found[name] = std::move(value);
+  }
+  return found;
 }
 
 }  // namespace
@@ -91,6 +120,7 @@ Result<std::optional<FileImage>> read_image(const std::filesystem::path& path,
   if (!file) return std::nullopt;
   KDTREE_TRY_ASSIGN(image.bytes, read_open_file(file->fd.get(), path, max_bytes));
   image.attributes = {file->info.st_mode & 07777, file->info.st_uid, file->info.st_gid};
+  KDTREE_TRY_ASSIGN(image.attributes.xattrs, read_xattrs(file->fd.get(), path));
   return image;
 }
 

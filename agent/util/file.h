@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ struct FileAttributes {
   mode_t mode = 0644;  // permission bits only
   uid_t uid = 0;
   gid_t gid = 0;
+  // Extended attributes, ACLs among them: name -> value, bytes.
+  std::map<std::string, std::string> xattrs = {};
   bool operator==(const FileAttributes&) const = default;
 };
 

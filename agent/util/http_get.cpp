@@ -22,10 +22,14 @@ std::size_t keep_body(char* data, std::size_t, std::size_t size, void* user) {
   return size;
 }
 
-}  // namespace
+struct HeadersFree {
+  void operator()(curl_slist* headers) const { curl_slist_free_all(headers); }
+};
 
-Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
-                            std::size_t max_body_bytes, const HttpVia& via) {
+// `json`: null for a GET.
+Result<HttpAnswer> request(const std::string& url, const std::string* json,
+                           std::chrono::milliseconds deadline, std::size_t max_body_bytes,
+                           const HttpVia& via) {
   static std::once_flag once;
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
   std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), curl_easy_cleanup);
@@ -50,6 +54,13 @@ Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds de
   text(CURLOPT_CAINFO, via.ca_file);
   text(CURLOPT_USERNAME, via.user);
   text(CURLOPT_PASSWORD, via.password);
+  std::unique_ptr<curl_slist, HeadersFree> headers;
+  if (json != nullptr) {
+    headers.reset(curl_slist_append(nullptr, "Content-Type: application/json"));
+    curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
+    curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, json->c_str());
+    curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDSIZE, static_cast<long>(json->size()));
+  }
   const CURLcode code = curl_easy_perform(curl.get());
   if (code != CURLE_OK)
     return fail(ExitCode::refused,
@@ -58,6 +69,18 @@ Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds de
   curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
   answer.status = static_cast<int>(status);
   return answer;
+}
+
+}  // namespace
+
+Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
+                            std::size_t max_body_bytes, const HttpVia& via) {
+  return request(url, nullptr, deadline, max_body_bytes, via);
+}
+
+Result<HttpAnswer> http_post(const std::string& url, const std::string& json,
+                             std::chrono::milliseconds deadline, std::size_t max_body_bytes) {
+  return request(url, &json, deadline, max_body_bytes, {});
 }
 
 }  // namespace kdtree

@@ -26,4 +26,9 @@ struct HttpVia {
 Result<HttpAnswer> http_get(const std::string& url, std::chrono::milliseconds deadline,
                             std::size_t max_body_bytes = 64u << 10, const HttpVia& via = {});
 
+// The same, as a POST of `json`.
+Result<HttpAnswer> http_post(const std::string& url, const std::string& json,
+                             std::chrono::milliseconds deadline,
+                             std::size_t max_body_bytes = 64u << 10);
+
 }  // namespace kdtree

@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <sstream>
 #include <tuple>
 
@@ -16,14 +19,21 @@
 namespace kdtree {
 namespace {
 
+// The text is the holder's only if that process lives: one that has just taken the lock may not have
+// written yet.
 std::string describe_holder(int fd) {
-  char text[512];
-  const ssize_t got = ::pread(fd, text, sizeof text - 1, 0);
+  std::array<char, 512> text{};
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
   if (got <= 0) return "another kdtreectl";
-  std::istringstream words(std::string(text, static_cast<std::size_t>(got)));
-  std::string verb, pid, ticks, boot, since;
+  std::istringstream words(std::string(text.data(), static_cast<std::size_t>(got)));
+  std::string verb, pid, boot, since;
+  std::uint64_t ticks = 0;
   words >> verb >> pid >> ticks >> boot >> since;
-  if (since.empty()) return "another kdtreectl";
+  pid_t number = 0;
+  const auto parsed = std::from_chars(pid.data(), pid.data() + pid.size(), number);
+  if (since.empty() || parsed.ec != std::errc{} || boot != boot_id() ||
+      process_start_ticks(number) != ticks)
+    return "another kdtreectl";
   return "kdtreectl " + verb + " (pid " + pid + ", since " + since + ")";
 }
 

@@ -7,10 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
+#include <system_error>
+#include <tuple>
+#include <utility>
 
 #include "agent/util/file.h"
 #include "agent/util/interrupt.h"
@@ -27,10 +30,12 @@ struct Pipe {
   UniqueFd read, write;
 };
 
+std::string error_text(int number) { return std::generic_category().message(number); }
+
 Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return fail(ExitCode::refused, std::string("making a pipe: ") + std::strerror(errno));
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    return fail(ExitCode::refused, "making a pipe: " + error_text(errno));
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
@@ -45,12 +50,14 @@ std::vector<std::string> child_environment(const Command& command) {
   for (const auto& name : command.unset) merged.erase(name);
   for (const auto& [name, value] : command.environment) merged[name] = value;
   std::vector<std::string> entries;
-  for (const auto& [name, value] : merged) entries.push_back(name + "=" + value);
+  entries.reserve(merged.size());
+  for (auto& [name, value] : merged) entries.push_back(std::string(name).append("=").append(value));
   return entries;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (auto& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
@@ -115,20 +122,50 @@ class Stream {
   ::_exit(127);
 }
 
-struct Child {
-  pid_t pid;
-  ~Child() {
-    if (pid > 0) end();
-  }
-  int end() {
+// Killed processes end at once, but for those that hang in the kernel (a dead disk, a lost GPU).
+constexpr std::chrono::seconds kReapDeadline{5};
+
+class Child {
+ public:
+  explicit Child(pid_t pid) : pid_(pid) {}
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() { std::ignore = kill(); }
+
+  pid_t pid() const { return pid_; }
+  // It has been waited for; what is left of its group goes.
+  void ended() { ::kill(-std::exchange(pid_, -1), SIGKILL); }
+  // Kills the whole group. False: the child is still there, and is left behind.
+  bool kill() {
+    if (pid_ <= 0) return true;
+    const pid_t pid = std::exchange(pid_, -1);
     ::kill(-pid, SIGKILL);
+    const auto until = Clock::now() + kReapDeadline;
     int status = 0;
-    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    while (true) {
+      const pid_t gone = ::waitpid(pid, &status, WNOHANG);
+      if (gone == pid || (gone < 0 && errno != EINTR)) return true;
+      if (Clock::now() >= until) return false;
+      ::poll(nullptr, 0, 10);
     }
-    pid = -1;
-    return status;
   }
+
+ private:
+  pid_t pid_;
 };
+
+std::string seconds_text(std::chrono::milliseconds span) {
+  return std::to_string(std::chrono::ceil<std::chrono::seconds>(span).count()) + " s";
+}
+
+// `late`: the deadline that has passed; "" = interrupted.
+tl::unexpected<Error> stop(Child& child, const std::string& name, const std::string& late) {
+  const pid_t pid = child.pid();
+  std::string what =
+      name + (late.empty() ? " was stopped: interrupted" : " did not end within " + late);
+  if (!child.kill()) what += "; process " + std::to_string(pid) + " could not be killed either";
+  return fail(ExitCode::refused, what);
+}
 
 }  // namespace
 
@@ -152,7 +189,7 @@ std::string find_program(const std::string& name) {
   while (!rest.empty()) {
     const std::size_t colon = rest.find(':');
     const auto dir = rest.substr(0, colon);
-    const std::string candidate = std::string(dir) + "/" + name;
+    std::string candidate = std::string(dir).append("/").append(name);
     if (dir.starts_with('/') && ::access(candidate.c_str(), X_OK) == 0) return candidate;
     if (colon == std::string_view::npos) break;
     rest.remove_prefix(colon + 1);
@@ -175,19 +212,18 @@ Result<Outcome> run_command(const Command& command) {
   KDTREE_TRY_ASSIGN(Pipe err, make_pipe());
   KDTREE_TRY_ASSIGN(Pipe report, make_pipe());
   const pid_t parent = ::getpid();
-  Child child{::fork()};
-  if (child.pid < 0)
-    return fail(ExitCode::refused, "starting " + name + ": " + std::strerror(errno));
-  if (child.pid == 0)
+  Child child(::fork());
+  if (child.pid() < 0) return fail(ExitCode::refused, "starting " + name + ": " + error_text(errno));
+  if (child.pid() == 0)
     become(command, argv_pointers.data(), environment_pointers.data(), out.write.get(),
            err.write.get(), report.write.get(), parent);
-  ::setpgid(child.pid, child.pid);
+  ::setpgid(child.pid(), child.pid());
   out.write.reset();
   err.write.reset();
   report.write.reset();
   int number = 0;
   if (::read(report.read.get(), &number, sizeof number) == sizeof number)
-    return fail(ExitCode::refused, "can't run " + name + ": " + std::strerror(number));
+    return fail(ExitCode::refused, "can't run " + name + ": " + error_text(number));
 
   Outcome outcome;
   Stream output(std::move(out.read), command, outcome.output);
@@ -195,22 +231,17 @@ Result<Outcome> run_command(const Command& command) {
   const auto end = Clock::now() + command.deadline;
   int status = 0;
   while (true) {
-    const pid_t gone = ::waitpid(child.pid, &status, WNOHANG);
+    const pid_t gone = ::waitpid(child.pid(), &status, WNOHANG);
     pollfd waits[] = {{output.fd(), POLLIN, 0}, {errors.fd(), POLLIN, 0}};
     if (gone == 0) ::poll(waits, 2, output.fd() < 0 && errors.fd() < 0 ? 20 : 100);
     output.drain();
     errors.drain();
-    if (gone == child.pid) break;
-    if (interrupted()) return fail(ExitCode::refused, name + " was stopped: interrupted");
-    if (Clock::now() >= end)
-      return fail(
-          ExitCode::refused,
-          name + " did not end within " +
-              std::to_string(std::chrono::ceil<std::chrono::seconds>(command.deadline).count()) +
-              " s");
+    if (gone == child.pid()) break;
+    const bool late = Clock::now() >= end;
+    if (!late && !interrupted()) continue;
+    return stop(child, name, late ? seconds_text(command.deadline) : std::string());
   }
-  ::kill(-child.pid, SIGKILL);
-  child.pid = -1;
+  child.ended();
   output.flush();
   errors.flush();
   if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);

@@ -40,7 +40,7 @@ struct Outcome {
 
 // Runs `command` to its end. A status other than 0 is an Outcome, not an error. Errors: refused if
 // it can't be started, if the deadline passed or the user interrupted (interrupt.h); its whole
-// process group is then killed.
+// process group is then killed, and left behind (said in the error) if it isn't gone 5 s later.
 Result<Outcome> run_command(const Command& command);
 
 // The absolute path of program `name` in our PATH; empty if there is none.

@@ -124,6 +124,54 @@ def test_history_of_a_host_without_one(ctl):
     assert json.loads(ctl("history", "--json").out) == []
 
 
+def deployed(root: Path, *, trial: bool = False, history: list | None = None) -> None:
+    """A host that has release r1 in mode off, as far as its files say."""
+    configure(root)
+    off = {"release": "r1", "mode": "off", "cold": False}
+    (root / "var/lib/kdtree").mkdir(parents=True)
+    (root / "var/lib/kdtree/state.json").write_text(json.dumps(
+        {"format": 1, "current": off, "good": off, "before": None, "trial": trial, "accepted_engines": {}, "unit_before": None,
+         "managed": {}, "history": history or []}))
+
+
+def entry(**more: object) -> dict:
+    return {"time": "2026-01-01T00:00:00Z", "verb": "deploy", "from": "none", "to": "r1 off", "result": "rolled back",
+            "reason": "", "plan": "0" * 64, "user": "root", "forced": False, **more}
+
+
+def test_what_an_engine_said_moves_no_cursor(ctl, root):
+    """Titles, colours, backspaces, 8-bit controls: an engine's last words come from whoever wrote its model."""
+    hostile = "\x1b]0;title\x07\x1b[2J\x1b[8mhidden\r\b\u009b31mred\x7f"
+    deployed(root, history=[entry(reason=hostile, user=hostile)])
+    done = ctl("history")
+    assert done.rc == DONE and "hidden" in done.out and "red" in done.out
+    assert not [c for c in done.out + done.err if c != "\n" and (ord(c) < 0x20 or 0x7f <= ord(c) < 0xa0)]
+
+
+def test_history_in_full_shows_what_was_kept(ctl, root):
+    kept = "/var/lib/kdtree/evidence/20260101T000000Z-deploy-1.txt"
+    deployed(root, history=[entry(reason="never healthy", evidence=kept), entry(evidence="/etc/passwd")])
+    (root / "var/lib/kdtree/evidence").mkdir()
+    (root / kept[1:]).write_text("deploy: none -> r1 off\nlast lines of sglang.service:\n  CUDA out of memory\n")
+    done = ctl("history", "--full")
+    assert done.rc == DONE and "never healthy" in done.out and "CUDA out of memory" in done.out
+    assert "root:" not in done.out and "/etc/passwd is not in" in done.err
+
+
+def test_mode_says_that_a_change_is_on_trial(ctl, root):
+    deployed(root, trial=True)
+    done = ctl("mode")
+    assert done.rc == BAD_ANSWER and done.out == "off  (0 of 2 ranks, on trial: not past its gate)\n", done
+    assert json.loads(ctl("mode", "--json").out)["trial"] is True
+
+
+@pytest.mark.parametrize("args", [["mode", "off", "--force"], ["mode", "validate", "--force"], ["mode", "--force"],
+                                  ["mode", "--cold"], ["mode", "validate", "--cold"]])
+def test_force_and_cold_where_they_mean_nothing(ctl, root, args):
+    deployed(root)
+    one_line(ctl(*args), USAGE, args[-1])
+
+
 def test_a_damaged_state_is_never_taken_for_an_empty_one(ctl, root):
     configure(root)
     (root / "var/lib/kdtree").mkdir(parents=True)
@@ -133,9 +181,10 @@ def test_a_damaged_state_is_never_taken_for_an_empty_one(ctl, root):
 
 
 def test_recover_where_nothing_was_cut_off(ctl):
-    for args in (["recover"], ["recover", "--boot"]):
+    for args in (["recover"], ["recover", "--boot"], ["recover", "--dry-run"]):
         done = ctl(*args)
         assert done.rc == DONE and done.out.strip(), done
+    assert ctl("recover", "--unattended").out == ""
 
 
 def test_a_closed_stdout_is_no_crash(program, root):

@@ -8,7 +8,7 @@ from typing import Iterator
 
 import pytest
 
-from kdtree_host import COMMAND, UNIT_PATH, KdtreeHost, engine_unit
+from kdtree_host import COMMAND, PYTHON, UNIT_PATH, KdtreeHost, engine_unit
 
 USAGE, REFUSED, LOCKED = 2, 3, 6
 TOUCHED = ("/etc", "/opt", "/var/lib/kdtree")
@@ -171,3 +171,37 @@ def test_a_second_kdtreectl_is_told_who_is_at_work(quiet):
         job.kill()
         job.communicate()
 
+
+def test_root_runs_no_python_that_others_can_change(quiet):
+    """An engine that runs as root, with an interpreter in a folder of somebody else."""
+    kept = quiet.read(UNIT_PATH)
+    quiet.write(UNIT_PATH, engine_unit(user="root"))
+    quiet.systemctl("daemon-reload").check()
+    quiet.run(["install", "-d", "-o", "sglang", "/opt/loose"]).check()
+    quiet.run(["ln", "-s", PYTHON, "/opt/loose/python3"]).check()
+    quiet.configure(engine={"python": "/opt/loose/python3"})
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "/opt/loose belongs to sglang")
+    finally:
+        quiet.run(["rm", "-r", "/opt/loose"]).check()
+        quiet.configure()
+        quiet.write(UNIT_PATH, kept)
+        quiet.systemctl("daemon-reload").check()
+
+
+def test_an_engine_that_is_patched_by_hand(quiet):
+    kept = quiet.read(UNIT_PATH)
+    quiet.write("/opt/hand/sitecustomize.py", "import sglang.srt.layers.attention.triton_backend\n")
+    quiet.write(UNIT_PATH, engine_unit(service="Environment=PYTHONPATH=/opt/hand KDTREE_VERIFY=on"))
+    quiet.systemctl("daemon-reload").check()
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "/opt/hand/sitecustomize.py", "by hand")
+            doctor = quiet.ctl("doctor")
+            assert doctor.rc == 1 and "/opt/hand/sitecustomize.py patches the engine by hand" in doctor.out
+            assert f"{UNIT_PATH} sets KDTREE_ variables by hand" in doctor.out
+    finally:
+        quiet.run(["rm", "-r", "/opt/hand"]).check()
+        quiet.write(UNIT_PATH, kept)
+        quiet.systemctl("daemon-reload").check()

@@ -147,3 +147,54 @@ def test_without_yes_and_without_a_terminal_nothing_happens(host):
     done = host.ctl("mode", "validate")
     assert done.rc == 3 and "--yes" in done.err, (done.rc, done.err)
     assert modes(host) == {OFF}
+
+
+def test_on_by_a_restart_goes_to_validate_first(host):
+    """`on` has another command line: the processes that would answer have compared nothing yet."""
+    clean(host)
+    host.configure(modes={"on": {"mem_fraction_static": 0.9}})
+    before = host.engine("InvocationID")
+    done = switch(host, "on")
+    assert done.rc == 1 and "kdtreectl mode on" in done.err, (done.rc, done.err)
+    assert modes(host) == {VALIDATE} and host.engine("InvocationID") != before
+    argv = host.command_line()
+    assert argv[argv.index("--mem-fraction-static") + 1] == "0.9"
+    assert host.facts("mode")["mode"] == "validate"
+    host.wait_ranks("enough compares", lambda rank: rank["compares"] >= 30)
+    before = host.engine("InvocationID", "MainPID")
+    done = switch(host, "on")
+    assert done.rc == 0, done.err
+    assert modes(host) == {ON} and host.engine("InvocationID", "MainPID") == before
+
+
+def test_on_again_in_other_processes_asks_again(host):
+    clean(host)
+    assert switch(host, "on").rc == 0
+    host.run(["systemctl", "restart", UNIT]).check()  # comes up in on, as it was proven
+    host.wait_ranks("every rank is back", lambda rank: rank["patch_state"] == 1 and rank["mode"] == ON, 40)
+    assert switch(host, "on").rc == 0  # nothing to do
+    host.configure(kernel={"defrag_sort": False}, validate={"min_compares": 10 ** 9})  # another environment: a restart
+    done = switch(host, "on")
+    assert done.rc == 3 and "insufficient" in done.err, done.err
+    assert modes(host) == {ON}
+    done = host.ctl("deploy", "--yes", "--accept-engine")
+    assert done.rc == 0 and "then kdtreectl mode on" in done.err, done.err
+    assert modes(host) == {VALIDATE}
+    assert switch(host, "on").rc == 3 and modes(host) == {VALIDATE}
+
+
+def test_a_stopped_engine_stays_stopped(host):
+    host.systemctl("stop", UNIT).check()
+    for args in (["mode", "validate"], ["mode", "off", "--cold"], ["rollback"], ["uninstall"]):
+        done = host.ctl(*args, "--yes")
+        assert done.rc == 0 and "stays so" in done.err, (args, done.rc, done.err)
+        assert host.engine("ActiveState") == "inactive", args
+        assert ("KDTREE_VERIFY=validate" in host.engine("Environment").split()) == (args == ["mode", "validate"])
+    host.systemctl("start", UNIT).check()
+    host.wait_healthy()
+    assert "KDTREE_VERIFY" not in host.environment()
+
+
+def test_an_outage_is_announced_with_what_the_last_start_took(host):
+    done = host.ctl("mode", "off", "--cold", "--yes")
+    assert done.rc == 0 and "answers nobody meanwhile; the last start took" in done.err, done.err

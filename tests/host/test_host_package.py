@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import re
 import stat
 
 import pytest
 
 from kdtree_host import KdtreeHost
-from package import missing_libraries
+from package import REPOSITORY, missing_libraries
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +43,16 @@ def test_the_agent_unit_is_hardened(bare):
 
 
 def test_run_folder_belongs_to_root_alone(bare):
-    for path in ("/run/kdtree", "/run/kdtree/stats"):
-        about = bare.path(path).stat()
-        assert not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH), path
-    assert bare.path("/run/kdtree").stat().st_uid == 0
+    about = bare.path("/run/kdtree").stat()
+    assert about.st_uid == 0 and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def test_every_event_is_explained_by_the_catalogue(bare):
+    done = bare.run(["journalctl", "--update-catalog"])
+    assert done.rc == 0 and not done.err.strip(), done.err
+    ids = re.findall(r'return "([0-9a-f]{32})"', (REPOSITORY / "agent/systemd/event_log.cpp").read_text())
+    listed = bare.run(["journalctl", "--list-catalog", *ids]).check().out
+    assert len(ids) == 4 and all(each in listed for each in ids), listed
 
 
 def test_the_agent_user_has_no_shell_and_no_password(bare):

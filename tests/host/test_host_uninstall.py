@@ -71,3 +71,27 @@ def test_rollback_of_the_first_deploy_is_a_host_without_kdtree(host):
     assert done.rc in (0, 3), done.err
     if done.rc == 0:
         assert "KDTREE_VERIFY" not in host.environment() and host.engine("DropInPaths") == ""
+
+
+def test_another_unit_in_the_configuration_is_no_way_to_lose_one(host):
+    """The drop-in of the unit that kdtree is under would stay behind for ever."""
+    host.write("/etc/systemd/system/other.service", host.read(f"/etc/systemd/system/{UNIT}"))
+    host.systemctl("daemon-reload").check()
+    host.configure(engine={"unit": "other.service"})
+    before = host.tree("/etc/systemd", "/opt")
+    for args in (["deploy", "--accept-engine"], ["mode", "validate"], ["uninstall"]):
+        done = host.ctl(*args, "--yes")
+        assert done.rc == 3 and f"set engine.unit back to {UNIT}" in done.err, done.err
+    status = host.ctl("status")
+    assert status.rc == 1 and f"kdtree is under {UNIT}" in status.out
+    assert host.tree("/etc/systemd", "/opt") == before
+    host.configure()
+    assert host.ctl("uninstall", "--yes").rc == 0
+
+
+def test_the_engines_folder_stays_the_engines(host):
+    """An upgrade of the package runs systemd-tmpfiles under a running engine."""
+    owner = host.path("/run/kdtree/stats").stat().st_uid
+    assert owner != 0
+    host.run(["systemd-tmpfiles", "--create"])
+    assert host.path("/run/kdtree/stats").stat().st_uid == owner

@@ -137,3 +137,26 @@ def test_a_unit_that_kdtree_writes_whole(machine):
         assert "KDTREE_VERIFY" not in (machine.environment() if machine.engine("MainPID") != "0" else {})
     finally:
         machine.configure(engine={"ranks": 1}, modes={"off": {"mem_fraction_static": 0.9}})
+
+
+def test_a_unit_in_a_sandbox_and_another_slice(machine):
+    """User=, ProtectSystem=strict, PrivateTmp=, ReadWritePaths=, Slice=: the ranks report all the same."""
+    sandbox = ("ProtectSystem=strict\nPrivateTmp=yes\nProtectHome=yes\nReadWritePaths=/var/lib/sglang\nNoNewPrivileges=yes\n"
+               "Slice=engines.slice\nGroup=sglang\nUMask=0077")
+    machine.install_engine(engine_unit(f"{LAUNCH} --mem-fraction-static 0.94", service=sandbox))
+    done = machine.ctl("deploy", "--yes", "--accept-engine")
+    assert done.rc == 0, done.err
+    assert machine.engine("ControlGroup").startswith("/engines.slice/")
+    assert sorted(machine.wait("the rank reports", machine.ranks)) == [0]
+    assert machine.ctl("status").rc == 0
+    assert machine.ctl("uninstall", "--yes").rc == 0
+    assert not any(name.startswith("KDTREE_") for name in machine.environment())
+
+
+def test_variables_set_by_hand_are_taken_over_and_given_back(machine):
+    machine.install_engine(engine_unit(f"{LAUNCH} --mem-fraction-static 0.94", service="Environment=KDTREE_VERIFY=on"))
+    done = machine.ctl("deploy", "--yes", "--accept-engine")
+    assert done.rc == 0 and "KDTREE_ variables by hand" in done.err, done.err
+    assert machine.environment()["KDTREE_VERIFY"] == "off"
+    assert machine.ctl("uninstall", "--yes").rc == 0
+    assert machine.environment()["KDTREE_VERIFY"] == "on"

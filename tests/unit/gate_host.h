@@ -111,6 +111,7 @@ class HealthServer {
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/health"; }
   int port() const { return port_; }
   std::atomic<int> status{200};
+  std::string body;  // of every answer; set before the first request
   std::atomic<int> asked{0};
 
  private:
@@ -121,7 +122,8 @@ class HealthServer {
       char request[4096];
       if (read(client, request, sizeof request) > 0 && status != 0) {
         const std::string answer = "HTTP/1.1 " + std::to_string(status) +
-                                   " X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                                   " X\r\nContent-Length: " + std::to_string(body.size()) +
+                                   "\r\nConnection: close\r\n\r\n" + body;
         if (write(client, answer.data(), answer.size()) < 0) std::abort();
       }
       ++asked;

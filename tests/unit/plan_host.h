@@ -80,6 +80,11 @@ class RecordingManager : public ServiceManager {
     return note("restart " + name);
   }
   Status reset_failed(const std::string&) override { return {}; }
+  Status terminate_main(const std::string& name) override {
+    auto done = note("terminate " + name);
+    state.main_pid = 0;
+    return done;
+  }
   Status enable(const std::string& name) override { return note("enable " + name); }
   Status disable(const std::string& name) override { return note("disable " + name); }
 

@@ -41,7 +41,9 @@ TEST(Config, EverythingIsRead) {
                              "defrag_sort": false}, /* modes */
                   "modes": {"on": {"mem_fraction_static": 0.9, "add_flags": ["--x", "1"],
                                    "remove_flags": ["--y"]}},
-                  "deadlines": {"healthy_s": 5, "stop_s": 6, "stable_s": 0},
+                  "deadlines": {"healthy_s": 5, "stop_s": 6, "stable_s": 0, "drain_s": 7},
+                  "gate": {"gpu_free_mib": 512, "golden": {"url": "http://127.0.0.1:1/generate",
+                           "request": {"text": "x", "n": 1}, "expect": "y"}},
                   "validate": {"min_compares": 10, "max_ulp": 2, "mean_abs": 1e-3},
                   "agent": {"listen": "0.0.0.0:1"}, "moe": {"ep_size": null})"),
       "c");
@@ -53,6 +55,10 @@ TEST(Config, EverythingIsRead) {
   EXPECT_EQ(config->mode(Mode::on).mem_fraction_static, 0.9);
   EXPECT_EQ(config->mode(Mode::on).remove_flags, std::vector<std::string>{"--y"});
   EXPECT_EQ(config->deadlines.stable_s.count(), 0);
+  EXPECT_EQ(config->deadlines.drain_s.count(), 7);
+  EXPECT_EQ(config->gate.gpu_free_mib, 512u);
+  ASSERT_TRUE(config->gate.golden);
+  EXPECT_EQ(config->gate.golden->request, R"({"n":1,"text":"x"})");
   EXPECT_EQ(config->validate.min_compares, 10u);
 }
 
@@ -87,6 +93,11 @@ TEST(Config, EachFaultIsNamedWithItsPath) {
            Bad{with("", R"("deadlines": {"healthy_s": 0})"), "deadlines.healthy_s", ""},
            Bad{with("", R"("deadlines": {"healthy_s": 1.5})"), "is not a whole number", ""},
            Bad{with("", R"("validate": {"max_ulp": -1})"), "validate.max_ulp is not above 0", ""},
+           Bad{with("", R"("gate": {"golden": {"url": "x", "request": {}, "expect": "y"}})"),
+               "gate.golden.url is not an http", "generate"},
+           Bad{with("", R"("gate": {"golden": {"url": "http://x", "request": 1, "expect": "y"}})"),
+               "gate.golden.request is not an object", ""},
+           Bad{with("", R"("gate": {"golden": {}})"), "gate.golden.url is missing", ""},
            Bad{with("", R"("agent": {"web_config": "web.yml"})"),
                "agent.web_config is not an absolute path", ""},
            Bad{with("", R"("agent": {"listen": "9817"})"),

@@ -190,6 +190,44 @@ TEST_F(HealthGate, StabilityIsWithoutABreak) {
   EXPECT_NE(why.find("was not healthy after 4 s"), std::string::npos) << why;
 }
 
+TEST_F(HealthGate, AGoldenPromptHasToBeAnsweredRight) {
+  test::HealthServer engine;
+  engine.body = R"({"text": "Paris\nis\u001b it"})";
+  wish.golden = GoldenPrompt{engine.url(), R"({"text": "The capital of France?"})", "Paris"};
+  EXPECT_EQ(refusal(), "");
+  EXPECT_EQ(engine.asked, 1) << "asked once, not at each look";
+  wish.golden->expect = "London";
+  EXPECT_NE(refusal().find("the answer holds no \"London\", it is: {\"text\": \"Paris"),
+            std::string::npos);
+  wish.ranks = 0;
+  EXPECT_EQ(refusal(), "") << "an engine without kdtree is not asked";
+}
+
+TEST_F(HealthGate, AGoldenPromptIsAskedUntilItIsAnswered) {
+  test::HealthServer engine;
+  engine.status = 503;
+  wish.golden = GoldenPrompt{engine.url(), "{}", "x"};
+  EXPECT_NE(refusal().find("golden prompt: " + engine.url() + " answers 503"), std::string::npos);
+}
+
+TEST_F(HealthGate, GpusMustHaveSomethingLeft) {
+  std::vector<GpuFacts> gpus(2);
+  gpus[0].uuid = "GPU-a";
+  gpus[0].free_bytes = 100u << 20;
+  gpus[1].index = 1;
+  gpus[1].uuid = "GPU-b";
+  gpus[1].free_bytes = 5000u << 20;
+  wish.gpu_free_bytes = 512u << 20;
+  wish.gpus = [&]() -> Result<GpuList> { return GpuList{"", gpus}; };
+  EXPECT_NE(refusal().find("GPU 0 has 100 MiB left, gate.gpu_free_mib is 512"), std::string::npos);
+  auto header = test::rank_header(0, "r1", Mode::validate);
+  std::strcpy(header.device_uuid, "GPU-b");
+  write(header);
+  EXPECT_EQ(refusal(), "") << "GPU 0 is no rank's";
+  gpus[1].free_bytes.reset();
+  EXPECT_NE(refusal().find("GPU 1: its memory can't be read"), std::string::npos);
+}
+
 TEST_F(HealthGate, ProgressTellsStageAndWhatIsMissing) {
   std::filesystem::remove(folder / "run/kdtree/stats/101.stats");
   wish.deadline = milliseconds(600);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "agent/plan/builder.h"
 #include "plan_host.h"
@@ -175,7 +177,55 @@ TEST_F(Build, SealsAWholeReleaseAndFindsItAgain) {
   EXPECT_EQ(selftests, 1);
 }
 
-TEST_F(Build, DamagedReleaseIsPutAsideAndMadeAgain) {
+TEST_F(Build, DamagedReleaseStaysUntilItsSuccessorHasPassed) {
+  ASSERT_TRUE(build_release(folder.root(), inputs, ports));
+  folder.write("opt/kdtree/releases/" + release_id(inputs) + "/lib/libkdtree.so", "other");
+  const auto selftest = std::exchange(ports.selftest, [](const fs::path&) -> Result<SelftestProof> {
+    return fail(ExitCode::refused, "the kernel is wrong");
+  });
+  ASSERT_FALSE(build_release(folder.root(), inputs, ports));
+  EXPECT_EQ(folder.read("opt/kdtree/releases/" + release_id(inputs) + "/lib/libkdtree.so"), "other")
+      << "an engine may start from it meanwhile";
+  ports.selftest = selftest;
+  ASSERT_TRUE(build_release(folder.root(), inputs, ports));
+  EXPECT_EQ(in_releases(), 1u);
+  EXPECT_TRUE(verify_release(release(), read_manifest(release()).value()));
+}
+
+TEST_F(Build, RootRunsNoToolThatOthersCanChange) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  folder.write("venv/bin/python3", "#!/bin/sh\ntouch " + (folder / "ran").string() + "\n");
+  fs::permissions(folder / "venv/bin/python3", fs::perms(0777));
+  inputs.python = (folder / "venv/bin/python3").string();
+  const auto built = build_release(folder.root(), inputs, ports);
+  ASSERT_FALSE(built);
+  EXPECT_NE(built.error().what.find("can be written by group or others"), std::string::npos)
+      << built.error().what;
+  EXPECT_FALSE(fs::exists(folder / "ran"));
+}
+
+TEST_F(Build, AnotherUserBuildsAndRootOwnsTheRelease) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  fs::permissions(folder / "", fs::perms(0755));
+  ports.build_as = run_as("1", "").value();
+  folder.write("usr/share/kdtree/kernel/CMakeLists.txt",
+               folder.read("usr/share/kdtree/kernel/CMakeLists.txt") +
+                   "execute_process(COMMAND id -u OUTPUT_VARIABLE who)\n"
+                   "message(STATUS \"built by ${who}\")\n");
+  auto built = build_release(folder.root(), inputs, ports);
+  ASSERT_TRUE(built) << built.error().what;
+  EXPECT_NE(folder.read("opt/kdtree/releases/" + release_id(inputs) + "/build.log")
+                .find("built by 1\n"),
+            std::string::npos);
+  for (const auto& entry : fs::recursive_directory_iterator(release())) {
+    struct stat about {};
+    ASSERT_EQ(::lstat(entry.path().c_str(), &about), 0);
+    EXPECT_EQ(about.st_uid, 0u) << entry.path();
+    EXPECT_EQ(about.st_mode & 022, 0u) << entry.path();
+  }
+}
+
+TEST_F(Build, DamagedReleaseIsMadeAgain) {
   ASSERT_TRUE(build_release(folder.root(), inputs, ports));
   folder.write("opt/kdtree/releases/" + release_id(inputs) + "/lib/libkdtree.so", "other");
   auto built = build_release(folder.root(), inputs, ports);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "agent/plan/engine_unit.h"
@@ -73,12 +74,145 @@ TEST(Plan, ModeWithAnotherCommandLineRestarts) {
   const Deployed off{"r1", Mode::off, false};
   Facts f = deployed_facts(off, text_in(facts(), off));
   f.files[paths::kControl] = FileImage{std::string("\xff\x00x", 3), {0644, 0, 0}, {}};
-  const auto plan = planned(f, config(R"(, "modes": {"on": {"mem_fraction_static": 0.9}})"),
-                            wish(Verb::mode, "r1", Mode::on));
+  const auto plan = planned(f, config(R"(, "modes": {"validate": {"mem_fraction_static": 0.9}})"),
+                            wish(Verb::mode, "r1", Mode::validate));
   EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_EQ(plan.to, (Deployed{"r1", Mode::validate, false}));
   EXPECT_EQ(find_step(plan, StepKind::write_control), nullptr);
   EXPECT_NE(find_step(plan, StepKind::remove_file, paths::kControl), nullptr)
       << "running ranks must not follow it before the restart";
+}
+
+constexpr const char* kOtherLineOfOn = R"(, "modes": {"on": {"mem_fraction_static": 0.9}})";
+
+TEST(Plan, OnByARestartGoesToValidateFirst) {
+  const Config c = config(kOtherLineOfOn);
+  const Deployed off{"r1", Mode::off, false};
+  const auto f = deployed_facts(off, text_in(facts(), off));
+  const Deployed first{"r1", Mode::validate, false, Mode::on};
+  const auto plan = planned(f, c, wish(Verb::mode, "r1", Mode::on));
+  EXPECT_EQ(plan.to, first);
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_EQ(plan.gate.mode, Mode::validate);
+  const auto& text = find_step(plan, StepKind::write_file, kDropIn)->after->bytes;
+  EXPECT_NE(text.find("--mem-fraction-static 0.9\n"), std::string::npos) << "on's command line";
+  EXPECT_NE(text.find("KDTREE_VERIFY=validate"), std::string::npos);
+  ASSERT_FALSE(plan.notes.empty());
+  EXPECT_NE(plan.notes.back().find("kdtreectl mode on"), std::string::npos);
+
+  // From there it is live, in the processes that have compared.
+  const auto there = deployed_facts(first, make_engine_unit(facts(), c, first)->text);
+  const auto second = planned(there, c, wish(Verb::mode, "r1", Mode::on));
+  EXPECT_EQ(second.to, (Deployed{"r1", Mode::on, false}));
+  EXPECT_FALSE(second.restarts_engine);
+  EXPECT_TRUE(second.switches_live());
+}
+
+TEST(Plan, OnByARestartIsForForceOnlyAndTheHashKnowsIt) {
+  const Config c = config(kOtherLineOfOn);
+  const Deployed off{"r1", Mode::off, false};
+  const auto f = deployed_facts(off, text_in(facts(), off));
+  auto w = wish(Verb::mode, "r1", Mode::on);
+  const auto careful = planned(f, c, w);
+  w.forced = true;
+  const auto forced = planned(f, c, w);
+  EXPECT_EQ(forced.to.mode, Mode::on);
+  EXPECT_TRUE(forced.forced);
+  EXPECT_NE(plan_hash(forced), plan_hash(careful));
+}
+
+TEST(Plan, NoWayAroundTheVerdictWhileOn) {
+  const Deployed on{"r1", Mode::on, false};
+  const auto f = deployed_facts(on, text_in(facts(), on));
+  // Ranks that aren't armed: on again, or the same release again, means other processes.
+  for (const Verb verb : {Verb::mode, Verb::deploy, Verb::rollback}) {
+    auto w = wish(verb, "r1", Mode::on);
+    w.restart = true;
+    EXPECT_EQ(planned(f, config(), w).to.mode, Mode::validate) << verb_name(verb);
+  }
+  // Ranks that were told another mode: a deploy asks for no verdict, so it leads to none.
+  auto told = f;
+  told.control = Control{};
+  told.control->mode = Mode::off;
+  EXPECT_EQ(planned(told, config(), wish(Verb::deploy, "r1", Mode::on)).to.mode, Mode::validate);
+  // Nothing to do is nothing to do.
+  EXPECT_TRUE(planned(f, config(), wish(Verb::deploy, "r1", Mode::on)).empty());
+}
+
+Facts stopped(Facts f) {
+  f.unit.state.active_state = "inactive";
+  return f;
+}
+
+TEST(Plan, AStoppedEngineStaysStopped) {
+  const Deployed off{"r1", Mode::off, false};
+  Facts f = stopped(deployed_facts(off, text_in(facts(), off)));
+  f.state.before = Deployed{"r0", Mode::off, false};
+  auto cold = wish(Verb::mode, "r1", Mode::off);
+  cold.target.cold = true;
+  auto validate = wish(Verb::mode, "r1", Mode::validate);
+  validate.restart = true;
+  for (const auto& w : {validate, cold, wish(Verb::uninstall, "", Mode::off)}) {
+    const auto plan = planned(f, config(), w);
+    EXPECT_FALSE(plan.restarts_engine);
+    EXPECT_EQ(find_step(plan, StepKind::restart_unit), nullptr);
+    EXPECT_FALSE(plan.switches_live());
+    EXPECT_EQ(plan.gate.unit, "");
+    ASSERT_FALSE(plan.notes.empty());
+    EXPECT_NE(plan.notes.back().find("stays so"), std::string::npos);
+    if (w.target.none()) continue;
+    EXPECT_EQ(plan.after.current, w.target);
+    EXPECT_EQ(plan.after.good, off) << "nothing was tried";
+  }
+}
+
+TEST(Plan, DeployStartsAStoppedEngineAndSaysSo) {
+  const auto plan = planned(stopped(facts()), config(), wish(Verb::deploy, "r1", Mode::off));
+  EXPECT_NE(find_step(plan, StepKind::restart_unit), nullptr);
+  EXPECT_NE(plan.notes.back().find("deploy starts it"), std::string::npos);
+}
+
+TEST(Plan, AFailedEngineIsNotAStoppedOne) {
+  const Deployed off{"r1", Mode::off, false};
+  Facts f = deployed_facts(off, text_in(facts(), off));
+  f.unit.state.active_state = "failed";
+  auto w = wish(Verb::mode, "r1", Mode::off);
+  w.target.cold = true;
+  EXPECT_TRUE(planned(f, config(), w).restarts_engine);
+}
+
+TEST(Plan, AnotherUnitInTheConfigurationLeavesNoOrphan) {
+  const Deployed off{"r1", Mode::off, false};
+  Facts f = deployed_facts(off, text_in(facts(), off));
+  f.state.managed[kDropIn] = "x";
+  f.state.unit_before = UnitBefore{"engine.service", "", ""};
+  Config other = config();
+  other.engine.unit = "other.service";
+  Config whole = config();
+  whole.engine.command = {"/opt/e/bin/python3", "-m", "sglang.launch_server"};
+  for (const auto& w : {wish(Verb::deploy, "r1", Mode::off), wish(Verb::mode, "r1", Mode::validate),
+                        wish(Verb::uninstall, "", Mode::off)}) {
+    const auto error = refused(f, other, w);
+    EXPECT_NE(error.what.find("under engine.service"), std::string::npos) << error.what;
+    EXPECT_NE(error.hint.find("set engine.unit back to engine.service"), std::string::npos);
+    EXPECT_NE(refused(f, whole, w).what.find("engine.command"), std::string::npos);
+  }
+  f.state.managed.clear();
+  f.state.current.cold = true;
+  EXPECT_NE(refused(f, other, wish(Verb::mode, "r1", Mode::off)).what.find("under engine.service"),
+            std::string::npos);
+}
+
+TEST(Plan, WhatPatchesByHandIsRefusedOrSaid) {
+  Facts f = facts();
+  f.hand_made = {{"/etc/x.conf sets KDTREE_ variables by hand", "ours win", false}};
+  const auto plan = planned(f, config(), wish(Verb::deploy, "r1", Mode::off));
+  EXPECT_NE(std::ranges::find(plan.notes, "/etc/x.conf sets KDTREE_ variables by hand; ours win"),
+            plan.notes.end());
+  f.hand_made.push_back({"/p/sitecustomize.py patches the engine by hand", "take it away", true});
+  const auto error = refused(f, config(), wish(Verb::deploy, "r1", Mode::off));
+  EXPECT_NE(error.what.find("/p/sitecustomize.py"), std::string::npos);
+  EXPECT_EQ(error.hint, "take it away");
 }
 
 TEST(Plan, WishedRestartAndNothingElse) {

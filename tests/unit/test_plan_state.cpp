@@ -23,7 +23,10 @@ State full_state() {
   state.accepted_engines["f"] = "r1";
   state.unit_before = UnitBefore{"e.service", "/bin/x \"y\"", "d"};
   state.managed["/etc/x"] = "d2";
-  state.history.push_back({"t", "deploy", "none", "r1 off", "good", "", "h", "root", false});
+  state.history.push_back({"t", "deploy", "none", "r1 off", "good", "", "h", "root", false,
+                           "/var/lib/kdtree/evidence/t.txt"});
+  state.before = Deployed{"r1", Mode::validate, false, Mode::on};
+  state.last_start = std::chrono::milliseconds(630'000);
   return state;
 }
 

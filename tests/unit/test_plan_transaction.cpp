@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <csignal>
 
 #include "agent/plan/engine_unit.h"
+#include "agent/plan/evidence.h"
 #include "agent/plan/journal.h"
 #include "agent/plan/transaction.h"
 #include "agent/stats/control_file.h"
@@ -271,6 +273,125 @@ TEST_F(Transaction, UndoOfUninstallRestoresEverything) {
   EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, false}));
 }
 
+// Going back fails: the old state's ranks never come, the plain engine does.
+Status only_plain(const GateCall& call) {
+  if (call.expect.ranks > 0) return fail(ExitCode::rolled_back, "broken");
+  return {};
+}
+
+TEST_F(Transaction, TheLastWayOutNeedsNoDisk) {
+  const auto plan = plan_of(install(), kValidate);
+  const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  on_gate = [&](const GateCall& call) -> Status {
+    const rlimit nothing{0, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &nothing);  // no file can grow any more, the journal least of all
+    return only_plain(call);
+  };
+  const auto result = apply(folder.root(), plan, ports);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, old_handler);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->code, ExitCode::rollback_failed);
+  EXPECT_FALSE(fs::exists(folder / (kDropIn + 1))) << result->undo_reason;
+  EXPECT_EQ(manager.calls.back(), "restart engine.service");
+  EXPECT_NE(result->undo_reason.find("runs without kdtree now"), std::string::npos)
+      << result->undo_reason;
+  EXPECT_TRUE(journal_left()) << "it could not be recorded";
+}
+
+TEST_F(Transaction, AFallbackThatCannotStartTheEngineIsStillCold) {
+  on_gate = [](const GateCall&) -> Status { return fail(ExitCode::rolled_back, "broken"); };
+  EXPECT_EQ(applied(plan_of(install(), kValidate)).code, ExitCode::rollback_failed);
+  EXPECT_FALSE(fs::exists(folder / (kDropIn + 1)));
+  EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, true})) << "that is what the files say";
+}
+
+TEST_F(Transaction, AWholeUnitFallsBackToItsPlainSelf) {
+  Config whole = config();
+  whole.engine.command = {"/opt/e/bin/python3", "-m", "sglang.launch_server"};
+  Facts f = facts();
+  f.unit = {};
+  f.unit.state.load_state = "not-found";
+  ASSERT_EQ(applied(plan_of(f, kDeploy, whole)).code, ExitCode::done);
+  f = facts();
+  f.state = state();
+  f.unit.files = {{kFragment, folder.read(kFragment + 1)}};
+  for (const auto& path : planned_paths(whole))
+    f.files[path] = read_image(folder.root()(path)).value();
+  on_gate = only_plain;
+  EXPECT_EQ(applied(plan_of(f, kValidate, whole)).code, ExitCode::rollback_failed);
+  const std::string now = folder.read(kFragment + 1);
+  EXPECT_EQ(now.find("KDTREE_VERIFY"), std::string::npos) << now;
+  EXPECT_EQ(state().managed, (std::map<std::string, std::string>{{kFragment, sha256_hex(now)}}));
+}
+
+TEST_F(Transaction, AFailedChangeLeavesItsEvidence) {
+  ports.last_lines = [](const std::string& unit) {
+    return std::vector<std::string>{unit + ": CUDA out of memory"};
+  };
+  on_gate = only_plain;
+  EXPECT_EQ(applied(plan_of(facts(), kDeploy)).code, ExitCode::rolled_back);
+  const auto entry = state().history.back();
+  const auto kept = read_evidence(folder.root(), entry.evidence);
+  ASSERT_TRUE(kept && *kept);
+  EXPECT_NE((*kept)->find("+ Environment=KDTREE_VERIFY=off"), std::string::npos) << **kept;
+  EXPECT_NE((*kept)->find("failed: broken"), std::string::npos);
+  EXPECT_NE((*kept)->find("engine.service: CUDA out of memory"), std::string::npos);
+  EXPECT_FALSE(read_evidence(folder.root(), "/etc/passwd"));
+  on_gate = {};
+  EXPECT_EQ(applied(plan_of(facts(), kDeploy)).code, ExitCode::done);
+  EXPECT_EQ(state().history.back().evidence, "");
+}
+
+TEST_F(Transaction, SomebodyElseIsToldToRevertBeforeAnythingBegins) {
+  std::vector<std::string> order;
+  ports.arm_revert = [&]() -> Status {
+    EXPECT_FALSE(journal_left());
+    order.emplace_back("arm");
+    return {};
+  };
+  ports.disarm_revert = [&] {
+    EXPECT_FALSE(journal_left());
+    order.emplace_back("disarm");
+  };
+  ports.tell = [&](const HistoryEntry& entry) { order.push_back(entry.result); };
+  applied(plan_of(facts(), kDeploy));
+  EXPECT_EQ(order, (std::vector<std::string>{"arm", "good", "disarm"}));
+
+  ports.arm_revert = []() -> Status { return fail(ExitCode::refused, "no timer"); };
+  const auto before = folder.contents();
+  const auto result = apply(folder.root(), plan_of(install(), kValidate), ports);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().what, "no timer");
+  EXPECT_FALSE(journal_left());
+}
+
+TEST_F(Transaction, RunningRequestsMayFinishBeforeARestart) {
+  ports.drain_deadline = std::chrono::seconds(60);
+  manager.state.main_pid = 77;
+  EXPECT_EQ(applied(plan_of(facts(), kDeploy)).code, ExitCode::done);
+  EXPECT_EQ(manager.calls, (std::vector<std::string>{"reload", "terminate engine.service",
+                                                     "restart engine.service"}));
+  // One that systemd would start again is stopped in systemd's own way.
+  manager.calls.clear();
+  manager.state.main_pid = 77;
+  manager.state.restart = "always";
+  auto other = wish(Verb::mode, "r1", Mode::off);
+  other.restart = true;
+  applied(plan_of(install(), other));
+  EXPECT_EQ(manager.calls, std::vector<std::string>{"restart engine.service"});
+}
+
+TEST_F(Transaction, HowLongAStartTookIsKept) {
+  applied(plan_of(facts(), kDeploy));
+  ASSERT_TRUE(state().last_start);
+  const auto took = *state().last_start;
+  applied(plan_of(install(), kValidate));
+  EXPECT_FALSE(state().last_start && *state().last_start != took) << "a live switch starts nothing";
+}
+
 // Runs `change` in a child that is killed (no destructors, no cleanup) at the nth call of the
 // service manager or gate.
 void kill_at(PlanFolder& folder, const Plan& plan, int nth, const std::string& or_at = "") {
@@ -354,6 +475,45 @@ TEST_F(Transaction, RecoveryAtBootWaitsForNoOtherUnit) {
   EXPECT_EQ(manager.calls, (std::vector<std::string>{"enable kdtree-agent.service"}));
 }
 
+// As if kdtreectl had been killed while it started the engine without kdtree, which `steps` of the
+// fallback had prepared.
+void cut_off_in_fallback(PlanFolder& folder, const Facts& f, const Plan& plan) {
+  auto journal = Journal::begin(folder.root(), {{"time", "2026-01-01T00:00:00Z"},
+                                                {"boot_id", "boot-1"},
+                                                {"state", to_json(f.state)},
+                                                {"plan", to_json(plan)}});
+  ASSERT_TRUE(journal);
+  for (std::size_t i = 0; i < plan.steps.size(); ++i)
+    ASSERT_TRUE(journal->add({{"is", "start"}, {"step", i}}));
+  ASSERT_TRUE(journal->add({{"is", "undo"}}));
+  ASSERT_TRUE(journal->add({{"is", "fallback"}}));
+}
+
+TEST_F(Transaction, AFallbackThatWasCutOffIsReplayed) {
+  const Facts f = install();
+  cut_off_in_fallback(folder, f, plan_of(f, kValidate));
+  const auto result = recover(folder.root(), RecoverWhen::now, ports);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->code, ExitCode::rollback_failed);
+  EXPECT_NE(result->reason.find("runs without kdtree now"), std::string::npos) << result->reason;
+  EXPECT_FALSE(fs::exists(folder / (kDropIn + 1)));
+  EXPECT_EQ(manager.calls, (std::vector<std::string>{"reload", "restart engine.service"}));
+  ASSERT_EQ(gates.size(), 1u);
+  EXPECT_EQ(gates[0].expect.ranks, 0);
+  EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, true}));
+  EXPECT_FALSE(journal_left());
+}
+
+TEST_F(Transaction, AtBootTheFallbackIsFilesOnly) {
+  const Facts f = install();
+  cut_off_in_fallback(folder, f, plan_of(f, kValidate));
+  const auto result = recover(folder.root(), RecoverWhen::boot, ports);
+  ASSERT_TRUE(result);
+  EXPECT_FALSE(fs::exists(folder / (kDropIn + 1)));
+  EXPECT_EQ(manager.calls, std::vector<std::string>{"reload"});
+  EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, true}));
+}
+
 TEST_F(Transaction, CutOffAfterTheGateGoesForward) {
   const Facts f = install();
   const auto plan = plan_of(f, kValidate);
@@ -406,6 +566,30 @@ TEST_F(Transaction, TornFirstRecordMeansThatNothingHadBegun) {
   EXPECT_FALSE(result->found);
   EXPECT_FALSE(journal_left());
   EXPECT_EQ(folder.contents(), before);
+}
+
+TEST_F(Transaction, ADamagedFirstRecordIsNoChangeThatNeverBegan) {
+  const Facts f = install();
+  cut_off_in_fallback(folder, f, plan_of(f, kValidate));
+  auto text = folder.read("var/lib/kdtree/journal/active");
+  text[100] = text[100] == 'x' ? 'y' : 'x';
+  folder.write("var/lib/kdtree/journal/active", text);
+  const auto before = folder.contents();
+  const auto result = recover(folder.root(), RecoverWhen::now, ports);
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().what.find("is damaged"), std::string::npos) << result.error().what;
+  EXPECT_TRUE(journal_left()) << "it is the report";
+  EXPECT_EQ(folder.contents(), before);
+  EXPECT_FALSE(describe_cut_off(folder.root()));
+}
+
+TEST_F(Transaction, WhatWasCutOffIsSaidBeforeItIsEnded) {
+  EXPECT_EQ(describe_cut_off(folder.root()).value(), "");
+  const Facts f = install();
+  cut_off_in_fallback(folder, f, plan_of(f, kValidate));
+  EXPECT_EQ(describe_cut_off(folder.root()).value(),
+            "mode r1 off -> r1 validate, begun 2026-01-01T00:00:00Z");
+  EXPECT_TRUE(manager.calls.empty());
 }
 
 TEST_F(Transaction, DamagedAndTornRecordsDoNotCount) {

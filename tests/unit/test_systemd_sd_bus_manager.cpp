@@ -177,6 +177,11 @@ TEST_F(SdBusManagerTest, AJobThatIsDoneIsDone) {
   EXPECT_TRUE(done) << done.error().what;
 }
 
+TEST_F(SdBusManagerTest, ATimerIsStartedOnce) {
+  EXPECT_TRUE(manager.start_timer({"x", "about x", {"/bin/true", "a b"}}));
+  EXPECT_EQ(peer.last_method, "StartTransientUnit");
+}
+
 TEST_F(SdBusManagerTest, EveryOtherResultIsAFailureWithTheUnitsOwn) {
   peer.active_state = "failed";
   for (const char* result :

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -82,6 +85,30 @@ TEST_F(Files, ImagesComeBack) {
   EXPECT_EQ(read_image(dir / "l2").value(), link);
 }
 
+TEST_F(Files, AttributesComeBackWithTheImage) {
+  put("f", "bytes");
+  if (::setxattr((dir / "f").c_str(), "user.kdtree", "a\0b", 3, 0) != 0)
+    GTEST_SKIP() << "no extended attributes here";
+  const auto image = read_image(dir / "f").value();
+  ASSERT_TRUE(image);
+  EXPECT_EQ(image->attributes.xattrs.at("user.kdtree"), std::string("a\0b", 3));
+  ASSERT_TRUE(remove_file(dir / "f"));
+  ASSERT_TRUE(restore_image(dir / "f", *image));
+  EXPECT_EQ(read_image(dir / "f").value(), image);
+}
+
+TEST_F(Files, ExchangeIsOneStepOrAMove) {
+  ASSERT_TRUE(make_directories(dir / "new"));
+  put("new/x", "1");
+  ASSERT_TRUE(exchange_durably(dir / "new", dir / "place"));
+  EXPECT_FALSE(fs::exists(dir / "new"));
+  ASSERT_TRUE(make_directories(dir / "newer"));
+  put("newer/x", "2");
+  ASSERT_TRUE(exchange_durably(dir / "newer", dir / "place"));
+  EXPECT_EQ(text("place/x"), "2");
+  EXPECT_EQ(text("newer/x"), "1");
+}
+
 TEST_F(Files, ReadingRefusesWhatIsNoPlainFile) {
   put("f", "12345");
   fs::create_symlink(dir / "f", dir / "l");
@@ -157,6 +184,19 @@ TEST_F(Files, LockIsHeldByOneAndGoesWithItsHolder) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(LockFile::acquire(root, "mode")) << "killed holders leave nothing to clear";
+}
+
+TEST_F(Files, LockNamesNobodyWhoIsGone) {
+  const Root root(dir);
+  ASSERT_TRUE(make_directories(root(paths::kRun)));
+  put("run/kdtree/lock", "deploy 4194303 1 " + boot_id() + " 2026-01-01T00:00:00Z\n");
+  const int fd = ::open(root(fs::path(paths::kRun) / "lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  const auto second = LockFile::acquire(root, "mode");
+  ::close(fd);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ExitCode::locked);
+  EXPECT_EQ(second.error().what.find("4194303"), std::string::npos) << second.error().what;
 }
 
 TEST_F(Files, LockRefusesAPlantedLink) {

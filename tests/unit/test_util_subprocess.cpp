@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <string>
 #include <thread>
 
 #include "agent/util/http_get.h"
@@ -67,6 +71,40 @@ TEST(Subprocess, MissingProgramAndDeadlineAreErrors) {
   auto slow = shell("sleep 60");
   slow.deadline = std::chrono::milliseconds(50);
   EXPECT_NE(run_command(slow).error().what.find("did not end within"), std::string::npos);
+}
+
+// A process that another one traces stays a zombie, whatever its parent does: as one that hangs in the
+// kernel, it can't be waited for.
+TEST(Subprocess, AChildThatCannotBeReapedIsLeftBehindAndSaid) {
+  std::array<int, 2> pids{};
+  ASSERT_EQ(::pipe(pids.data()), 0);
+  const pid_t tracer = ::fork();
+  if (tracer == 0) {
+    pid_t pid = 0;
+    const bool held = ::read(pids[0], &pid, sizeof pid) == sizeof pid &&
+                      ::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0;
+    if (!held) ::_exit(1);
+    ::pause();
+  }
+  auto stuck = shell("echo $$; exec sleep 60");
+  stuck.on_line = [&](std::string_view line) {
+    const pid_t pid = std::stoi(std::string(line));
+    ASSERT_EQ(::write(pids[1], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+  };
+  stuck.deadline = std::chrono::milliseconds(500);
+  const auto outcome = run_command(stuck);
+  int status = 0;
+  const bool refused = ::waitpid(tracer, &status, WNOHANG) == tracer;
+  if (!refused) {
+    ::kill(tracer, SIGKILL);
+    ::waitpid(tracer, &status, 0);
+  }
+  ::close(pids[0]);
+  ::close(pids[1]);
+  if (refused) GTEST_SKIP() << "this machine lets nobody trace";
+  ASSERT_FALSE(outcome);
+  EXPECT_NE(outcome.error().what.find("could not be killed"), std::string::npos)
+      << outcome.error().what;
 }
 
 TEST(Subprocess, SignalsAreSaid) {
