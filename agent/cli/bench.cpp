@@ -105,7 +105,8 @@ Result<ExitCode> bench_kernel(Context& context, const Options& options) {
   std::vector<std::string> args = {"-m", "kdtree_kernel.bench", "--lib",
                                    (release / "lib/libkdtree_torch.so").string()};
   if (options.json) args.emplace_back("--json");
-  auto command = engine_command(*config, unit, release / "python", std::move(args));
+  KDTREE_TRY_ASSIGN(auto command,
+                    engine_command(*config, unit, release / "python", std::move(args)));
   command.deadline = std::chrono::seconds(options.timeout_s);
   command.on_line = [&](std::string_view line) { context.out.progress("kernel bench", line); };
   KDTREE_TRY_ASSIGN(const auto done, run_command(command));
