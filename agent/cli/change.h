@@ -23,9 +23,9 @@ Result<LockFile> begin_change(Context& context, const std::string& verb,
 // `context` and `config` must outlive it.
 TransactionPorts host_ports(Context& context, const Config& config, long long timeout_s);
 
-// Shows the plan and what it means (always with --dry-run, and before asking) and asks unless --yes.
-// False: there is nothing (more) to do: an empty plan, --dry-run. Errors: refused: not confirmed, or
-// the plan isn't the one that --plan names.
+// Shows the plan and what it means (always with --dry-run, and before asking) and asks unless
+// --yes. False: there is nothing (more) to do: an empty plan, --dry-run. Errors: refused: not
+// confirmed, or the plan isn't the one that --plan names.
 Result<bool> review(Context& context, const Plan& plan, const ChangeOptions& options);
 
 // Applies what was reviewed, through the health gate, and says how it ended. `also`: what must hold

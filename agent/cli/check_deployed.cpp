@@ -89,7 +89,8 @@ void check_drift(Context& context, const Config& config, const Facts& facts, Che
   else
     list.skip("journal", cut_off.error().what);
   drift.live = context.root.is_host() && geteuid() == 0;
-  if (auto same = check_same_unit(facts.state, config); !same) list.bad("engine unit", same.error());
+  if (auto same = check_same_unit(facts.state, config); !same)
+    list.bad("engine unit", same.error());
   auto lines = find_drift(context.root, drift);
   for (const auto& line : lines) list.bad(line.kind, line.text, line.next);
   if (!lines.empty() || facts.state.current.none()) return;

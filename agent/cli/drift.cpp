@@ -103,8 +103,8 @@ void compare_ranks(const DriftFacts& facts, Lines& lines) {
   for (const auto& other : facts.ranks.others)
     if (other.patch_state == PatchState::refused)
       lines.push_back({"rank",
-                       "process " + std::to_string(other.pid) + ", which is no rank (yet), refused: " +
-                           other.reason,
+                       "process " + std::to_string(other.pid) +
+                           ", which is no rank (yet), refused: " + other.reason,
                        ""});
   for (const auto& conflict : facts.ranks.conflicts) lines.push_back({"rank", conflict, ""});
   for (const auto& file : facts.ranks.unreadable)

@@ -23,7 +23,8 @@ constexpr std::array<std::string_view, 2> kPatched = {
     "sglang/srt/layers/attention/triton_ops/extend_attention.py"};
 
 bool holds_any(const std::string& text, auto marks) {
-  return std::ranges::any_of(marks, [&](auto mark) { return text.find(mark) != std::string::npos; });
+  return std::ranges::any_of(marks,
+                             [&](auto mark) { return text.find(mark) != std::string::npos; });
 }
 
 std::string text_of(const Root& root, const fs::path& path) {

@@ -9,8 +9,9 @@
 
 namespace kdtree {
 
-// What somebody put under the engine by hand: start-up hooks that patch it, an engine whose installed
-// source was patched, KDTREE_ variables in the unit. `site`: the engine's site-packages, "" = unknown.
+// What somebody put under the engine by hand: start-up hooks that patch it, an engine whose
+// installed source was patched, KDTREE_ variables in the unit. `site`: the engine's site-packages,
+// "" = unknown.
 std::vector<HandMade> find_hand_made(const Root& root, const EngineUnitFacts& unit,
                                      const std::string& site);
 

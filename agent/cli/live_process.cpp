@@ -58,8 +58,7 @@ std::string live_drift(const Root& root, const RankStats& stats, const std::stri
     return {};
   if (!stats.environment_sha256.empty() && environment_digest(*environ) != stats.environment_sha256)
     return "reports another environment than it was started with";
-  const std::string library =
-      (fs::path(paths::kReleases) / release / "lib" / kLibrary).string();
+  const std::string library = (fs::path(paths::kReleases) / release / "lib" / kLibrary).string();
   const auto ours = ours_in(*environ);
   const auto wanted = ours.find("KDTREE_LIB");
   if (wanted == ours.end() || wanted->second != library)

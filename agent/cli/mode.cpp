@@ -103,8 +103,9 @@ Status same_processes(const Root& root, const RankSet& judged) {
     const auto& after = now.ranks[i].stats;
     if (!before || !after || before->pid != after->pid ||
         before->pid_start_ticks != after->pid_start_ticks)
-      return fail(ExitCode::rolled_back,
-                  "rank " + std::to_string(i) + " is not the process any more whose verdict was clean");
+      return fail(
+          ExitCode::rolled_back,
+          "rank " + std::to_string(i) + " is not the process any more whose verdict was clean");
   }
   return {};
 }
@@ -116,7 +117,8 @@ struct IntoOn {
 
 // `on` is entered live only, by processes whose own verdict is clean, or by force. Errors: refused:
 // `on` without proof or verdict.
-Result<IntoOn> plan_into_on(Context& context, const Config& config, const State& state, bool force) {
+Result<IntoOn> plan_into_on(Context& context, const Config& config, const State& state,
+                            bool force) {
   IntoOn into;
   KDTREE_TRY_ASSIGN(into.plan, plan_mode(context, config, Mode::on, false));
   KDTREE_TRY_ASSIGN(auto set, read_ranks(context.root, config.engine.ranks));
@@ -148,7 +150,8 @@ Status check_options(const Options& options) {
     return fail(ExitCode::usage, "--cold starts the engine without the patch, which is mode off",
                 "kdtreectl mode off --cold");
   if (options.force && options.mode != "on")
-    return fail(ExitCode::usage, "--force goes with mode on only: it is the verdict that it forgoes",
+    return fail(ExitCode::usage,
+                "--force goes with mode on only: it is the verdict that it forgoes",
                 "kdtreectl mode " + options.mode);
   return {};
 }
@@ -208,8 +211,10 @@ void setup_mode(CLI::App& app, Context& context) {
   verb.footer(
       "Running ranks are switched without a restart where they are armed and the modes share one "
       "command line; else the engine is restarted. Mode on is entered without a restart only, by "
-      "processes whose own verdict is clean: where that is so and a restart is needed all the same, it "
-      "ends in validate, with the command line of on, and with exit status 1. An engine that is stopped stays so. The change is "
+      "processes whose own verdict is clean: where that is so and a restart is needed all the "
+      "same, it "
+      "ends in validate, with the command line of on, and with exit status 1. An engine that is "
+      "stopped stays so. The change is "
       "kept only if the health gate passes.");
 }
 

@@ -15,8 +15,8 @@ namespace kdtree {
 enum class Tone { plain, good, warning, bad, dim };
 
 // What kdtreectl says. Facts go to stdout, everything else (progress, errors) to stderr. Colour and
-// moving progress only on a terminal; NO_COLOR and TERM=dumb are respected. Much of what is said comes
-// from the engine's processes: nothing of it reaches the terminal as a control character.
+// moving progress only on a terminal; NO_COLOR and TERM=dumb are respected. Much of what is said
+// comes from the engine's processes: nothing of it reaches the terminal as a control character.
 class Output {
  public:
   Output();

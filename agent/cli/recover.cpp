@@ -99,7 +99,8 @@ void setup_recover(CLI::App& app, Context& context) {
   verb.add_flag("--dry-run", options->dry_run, "Say what was cut off, and do nothing");
   verb.footer(
       "kdtree-recover.service runs it at boot, before the engine; a timer in systemd "
-      "(kdtree-revert.timer) runs it while a change is on trial, should its kdtreectl die. Every other "
+      "(kdtree-revert.timer) runs it while a change is on trial, should its kdtreectl die. Every "
+      "other "
       "change does it first, after asking.");
 }
 

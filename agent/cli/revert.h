@@ -4,9 +4,9 @@
 #include "agent/cli/context.h"
 #include "agent/plan/transaction.h"
 
-// A change is on trial until its gate has passed. If kdtreectl dies in the middle of it, a timer that
-// lives in PID 1 runs `kdtreectl recover --unattended`, which undoes it as soon as the lock is free.
-// A reboot takes the timer away; kdtree-recover.service does it then.
+// A change is on trial until its gate has passed. If kdtreectl dies in the middle of it, a timer
+// that lives in PID 1 runs `kdtreectl recover --unattended`, which undoes it as soon as the lock is
+// free. A reboot takes the timer away; kdtree-recover.service does it then.
 namespace kdtree {
 
 // Fills in arm_revert, disarm_revert and tell, of all ports those that every change has.

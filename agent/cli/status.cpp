@@ -101,8 +101,10 @@ std::vector<std::string> rank_row(const RankView& view) {
 
 // A process that refused before it knew its rank: it may be the one that is missing.
 std::vector<std::string> refused_row(const RankStats& stats) {
-  return {"?", std::to_string(stats.pid), "-", std::string(patch_state_name(stats.patch_state)),
-          "-", "-",                       "-", "-",
+  return {"?", std::to_string(stats.pid),
+          "-", std::string(patch_state_name(stats.patch_state)),
+          "-", "-",
+          "-", "-",
           "-", stats.reason};
 }
 

@@ -60,8 +60,8 @@ class Build {
  private:
   Result<Manifest> make() {
     KDTREE_TRY(make_directories(staging_));
-    log_ = UniqueFd(::open(log_path().c_str(),
-                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kLogMode));
+    log_ = UniqueFd(
+        ::open(log_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kLogMode));
     if (!log_) return tl::make_unexpected(io_error("creating", log_path(), errno));
     KDTREE_TRY(check_tools());
     KDTREE_TRY(make_work_folder());
@@ -94,8 +94,7 @@ class Build {
 
   Status make_work_folder() {
     KDTREE_TRY(make_directories(work_, 0700));
-    if (ports_.build_as &&
-        ::chown(work_.c_str(), ports_.build_as->uid, ports_.build_as->gid) != 0)
+    if (ports_.build_as && ::chown(work_.c_str(), ports_.build_as->uid, ports_.build_as->gid) != 0)
       return tl::make_unexpected(io_error("setting the owner of", work_, errno));
     return {};
   }

@@ -302,8 +302,8 @@ Result<EngineUnit> make_engine_unit(const Facts& facts, const Config& config,
   }
 
   KDTREE_TRY_ASSIGN(auto base_parsed, EngineCommand::parse(unit.base_exec_start));
-  KDTREE_TRY_ASSIGN(auto command,
-                    command_of_mode(unit.base_exec_start, base, config.mode(target.command_line())));
+  KDTREE_TRY_ASSIGN(auto command, command_of_mode(unit.base_exec_start, base,
+                                                  config.mode(target.command_line())));
   unit.exec_start = command.text();
   note_command(base_parsed, command, config, target, unit.notes);
   KDTREE_TRY_ASSIGN(auto written, write_environment(facts, config, base, target));

@@ -56,9 +56,10 @@ struct NvccFacts {
 
 // Something on the host that does by hand what kdtree does.
 struct HandMade {
-  std::string what;      // one line, names the file
-  std::string next;      // what to do
-  bool doubles = false;  // it would patch the engine besides kdtree; else kdtree's part of the unit wins
+  std::string what;  // one line, names the file
+  std::string next;  // what to do
+  bool doubles =
+      false;  // it would patch the engine besides kdtree; else kdtree's part of the unit wins
 };
 
 struct Facts {
@@ -71,7 +72,7 @@ struct Facts {
   std::optional<NvccFacts> nvcc;
   std::vector<std::string> nvcc_searched;  // where it was looked for
   std::vector<HandMade> hand_made;
-  std::uint64_t free_bytes = 0;            // where releases are kept
+  std::uint64_t free_bytes = 0;  // where releases are kept
   std::string source_digest;  // of /usr/share/kdtree: kernel and patch sources; "" = not installed
   std::optional<TextFile> agent_unit;  // kdtree-agent.service, if it is installed
   bool recover_unit = false;           // kdtree-recover.service is installed ...

@@ -84,11 +84,11 @@ struct Plan {
   bool switches_live() const;
 };
 
-// Pure. `on` is never entered by a restart unless that is forced: where a restart is needed, the plan
-// goes to validate with the command line of on, so that those processes can be proven; its `to` and
-// a note say so. An engine that was stopped stays stopped, but for a deploy, and what was not tried
-// is not called good. Errors: usage (the configuration can't be right) or refused (this host can't be
-// changed so), each with a hint.
+// Pure. `on` is never entered by a restart unless that is forced: where a restart is needed, the
+// plan goes to validate with the command line of on, so that those processes can be proven; its
+// `to` and a note say so. An engine that was stopped stays stopped, but for a deploy, and what was
+// not tried is not called good. Errors: usage (the configuration can't be right) or refused (this
+// host can't be changed so), each with a hint.
 Result<Plan> make_plan(const Facts& facts, const Config& config, const Wish& wish);
 
 // The state from which `release` can go into mode on without a restart: validate, with the command

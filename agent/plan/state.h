@@ -37,11 +37,11 @@ struct HistoryEntry {
   std::string verb;  // "deploy", "mode", ...
   std::string from;  // "none", "0.1.0-abc off"
   std::string to;
-  std::string result;   // "good", "rolled back", "rollback failed", "recovered"
-  std::string reason;   // why it was rolled back; "" if good
-  std::string plan;     // hash
-  std::string user;     // who asked: SUDO_USER, or the login name
-  bool forced = false;  // `mode on --force`
+  std::string result;    // "good", "rolled back", "rollback failed", "recovered"
+  std::string reason;    // why it was rolled back; "" if good
+  std::string plan;      // hash
+  std::string user;      // who asked: SUDO_USER, or the login name
+  bool forced = false;   // `mode on --force`
   std::string evidence;  // file with the diff and the engine's last lines; "" = none kept
 };
 
@@ -66,7 +66,7 @@ struct State {
   std::map<std::string, std::string>
       managed;  // path -> sha256 of each file as kdtree wrote it: drift is a difference
   std::optional<std::chrono::milliseconds> last_start;  // from the restart to the open gate
-  std::vector<HistoryEntry> history;  // oldest first, at most kHistoryKept
+  std::vector<HistoryEntry> history;                    // oldest first, at most kHistoryKept
 };
 
 inline constexpr std::size_t kHistoryKept = 200;

@@ -89,7 +89,8 @@ void StepRunner::drain(const std::string& unit) {
   if (!before || !before->is_active() || before->main_pid == 0) return;
   if (before->restarts_after_success()) return;  // it would come up again in the middle of this
   say("letting running requests finish, for at most " +
-      std::to_string(std::chrono::ceil<std::chrono::seconds>(ports_.drain_deadline).count()) + " s");
+      std::to_string(std::chrono::ceil<std::chrono::seconds>(ports_.drain_deadline).count()) +
+      " s");
   if (!ports_.services->terminate_main(unit)) return;
   const auto until = std::chrono::steady_clock::now() + ports_.drain_deadline;
   while (std::chrono::steady_clock::now() < until && !interrupted()) {

@@ -16,9 +16,9 @@ class StepRunner {
   StepRunner(const Root& root, const TransactionPorts& ports) : root_(root), ports_(ports) {}
 
   Status run(const Step& step);
-  // Before a restart of an engine that serves: running requests may finish, new ones find no engine.
-  // Ends with the main process or the drain deadline; never fails. A unit that systemd would start
-  // again after an orderly end is left to its own way of stopping.
+  // Before a restart of an engine that serves: running requests may finish, new ones find no
+  // engine. Ends with the main process or the drain deadline; never fails. A unit that systemd
+  // would start again after an orderly end is left to its own way of stopping.
   void drain(const std::string& unit);
   // Brings back what the step changed in files and in the enablement of units; a unit that it
   // started or stopped is not touched. A step that never ran may be undone.

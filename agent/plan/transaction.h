@@ -35,8 +35,8 @@ struct TransactionPorts {
   std::chrono::milliseconds drain_deadline{0};  // 0 = running requests are not waited for
   std::vector<std::string> argv;                // for the audit log
 
-  // Sees to it that somebody else recovers if we die from here on, and that nobody does so any more.
-  // apply() calls them around a change; may be empty. Errors: nothing is begun.
+  // Sees to it that somebody else recovers if we die from here on, and that nobody does so any
+  // more. apply() calls them around a change; may be empty. Errors: nothing is begun.
   std::function<Status()> arm_revert;
   std::function<void()> disarm_revert;
   // The engine's last lines, asked for before a failed change is undone; may be empty.

@@ -188,8 +188,9 @@ Status SdBusManager::reset_failed(const std::string& name) {
 
 Status SdBusManager::terminate_main(const std::string& name) {
   bus::BusError error;
-  int r = sd_bus_call_method(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager,
-                             "KillUnit", error.out(), nullptr, "ssi", name.c_str(), "main", SIGTERM);
+  int r =
+      sd_bus_call_method(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager, "KillUnit",
+                         error.out(), nullptr, "ssi", name.c_str(), "main", SIGTERM);
   if (r < 0 && !error.is("org.freedesktop.systemd1.NoSuchProcess"))
     return bus_failure("cannot signal " + name, error, r);
   return {};

@@ -16,8 +16,8 @@ namespace kdtree {
 // the job).
 using JobTick = std::function<Status()>;
 
-// A timer that lives in systemd until it is stopped or the host is: runs `argv` every `every`, first
-// that long from now, counted from the end of the last run.
+// A timer that lives in systemd until it is stopped or the host is: runs `argv` every `every`,
+// first that long from now, counted from the end of the last run.
 struct TransientTimer {
   std::string name;  // "x": x.timer and x.service
   std::string description;

@@ -32,11 +32,11 @@ int append_all(sd_bus_message* call, const TransientTimer& timer) {
   const auto every = microseconds_of(timer.every);
   int r = sd_bus_message_append(call, "ss", (timer.name + ".timer").c_str(), "fail");
   if (r >= 0)
-    r = sd_bus_message_append(
-        call, "a(sv)", 5, "Description", "s", timer.description.c_str(), "CollectMode", "s",
-        "inactive-or-failed", "RemainAfterElapse", "b", 1, "AccuracyUSec", "t",
-        microseconds_of(std::chrono::seconds(1)), "TimersMonotonic", "a(st)", 2, "OnActiveSec",
-        every, "OnUnitInactiveSec", every);
+    r = sd_bus_message_append(call, "a(sv)", 5, "Description", "s", timer.description.c_str(),
+                              "CollectMode", "s", "inactive-or-failed", "RemainAfterElapse", "b", 1,
+                              "AccuracyUSec", "t", microseconds_of(std::chrono::seconds(1)),
+                              "TimersMonotonic", "a(st)", 2, "OnActiveSec", every,
+                              "OnUnitInactiveSec", every);
   if (r >= 0) r = sd_bus_message_open_container(call, 'a', "(sa(sv))");
   if (r >= 0) r = sd_bus_message_open_container(call, 'r', "sa(sv)");
   if (r >= 0) r = sd_bus_message_append(call, "s", (timer.name + ".service").c_str());

@@ -19,8 +19,8 @@
 namespace kdtree {
 namespace {
 
-// The text is the holder's only if that process lives: one that has just taken the lock may not have
-// written yet.
+// The text is the holder's only if that process lives: one that has just taken the lock may not
+// have written yet.
 std::string describe_holder(int fd) {
   std::array<char, 512> text{};
   const ssize_t got = ::pread(fd, text.data(), text.size(), 0);

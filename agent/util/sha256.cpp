@@ -83,7 +83,8 @@ Result<std::map<std::string, std::string>> sha256_tree(const fs::path& dir) {
 
 std::string sha256_of_tree(const std::map<std::string, std::string>& digests) {
   std::string listing;
-  for (const auto& [path, digest] : digests) listing.append(digest).append("  ").append(path).append("\n");
+  for (const auto& [path, digest] : digests)
+    listing.append(digest).append("  ").append(path).append("\n");
   return sha256_hex(listing);
 }
 

@@ -213,7 +213,8 @@ Result<Outcome> run_command(const Command& command) {
   KDTREE_TRY_ASSIGN(Pipe report, make_pipe());
   const pid_t parent = ::getpid();
   Child child(::fork());
-  if (child.pid() < 0) return fail(ExitCode::refused, "starting " + name + ": " + error_text(errno));
+  if (child.pid() < 0)
+    return fail(ExitCode::refused, "starting " + name + ": " + error_text(errno));
   if (child.pid() == 0)
     become(command, argv_pointers.data(), environment_pointers.data(), out.write.get(),
            err.write.get(), report.write.get(), parent);

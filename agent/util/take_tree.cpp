@@ -46,13 +46,13 @@ Status copy_bytes(int from, int to, const fs::path& path) {
 }
 
 Status copy_file(int dir, const char* name, const fs::path& from, const fs::path& to) {
-  const UniqueFd in(
-      ::openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const UniqueFd in(::openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat about {};
   if (!in || ::fstat(in.get(), &about) != 0)
     return tl::make_unexpected(io_error("opening", from, errno));
   if (!S_ISREG(about.st_mode) || about.st_nlink != 1) return not_plain(from);
-  const UniqueFd out(::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const UniqueFd out(
+      ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!out) return tl::make_unexpected(io_error("creating", to, errno));
   KDTREE_TRY(copy_bytes(in.get(), out.get(), from));
   if (::fchmod(out.get(), (about.st_mode & S_IXUSR) != 0 ? 0755 : 0644) != 0)

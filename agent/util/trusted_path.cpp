@@ -36,7 +36,8 @@ Status check_one(const fs::path& path, const struct stat& about, const fs::path&
   const bool ours = about.st_uid == 0 || about.st_uid == ::geteuid() ||
                     (about.st_uid == kUnmapped && in_partial_namespace());
   if (!ours)
-    return fail(ExitCode::refused, where + " belongs to " + user_name(about.st_uid) + ", not to root",
+    return fail(ExitCode::refused,
+                where + " belongs to " + user_name(about.st_uid) + ", not to root",
                 "chown -h root " + path.string() + ", or run the engine's unit as " +
                     user_name(about.st_uid) + " (User=)");
   if (S_ISLNK(about.st_mode)) return {};

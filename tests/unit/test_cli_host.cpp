@@ -21,7 +21,8 @@ class HandMadeHost : public ::testing::Test {
 };
 
 TEST_F(HandMadeHost, ACleanHostHasNothing) {
-  folder.write("site/sglang/srt/layers/attention/triton_backend.py", "class TritonAttnBackend: ...");
+  folder.write("site/sglang/srt/layers/attention/triton_backend.py",
+               "class TritonAttnBackend: ...");
   folder.write("site/distutils-precedence.pth", "import os\n");
   EXPECT_TRUE(found().empty());
   EXPECT_TRUE(other_hooks(folder.root(), unit.state, "/site").empty());
@@ -41,7 +42,8 @@ TEST_F(HandMadeHost, AHookThatReachesIntoTheEngineDoubles) {
 }
 
 TEST_F(HandMadeHost, PatchedPackagesAndPthFilesDouble) {
-  folder.write("site/sglang/srt/layers/attention/triton_backend.py", "torch.ops.kdtree.verify_attn");
+  folder.write("site/sglang/srt/layers/attention/triton_backend.py",
+               "torch.ops.kdtree.verify_attn");
   folder.write("site/fast.pth", "import kdtree_patch; kdtree_patch.install()\n");
   const auto all = found();
   ASSERT_EQ(all.size(), 2u);
@@ -49,8 +51,9 @@ TEST_F(HandMadeHost, PatchedPackagesAndPthFilesDouble) {
 }
 
 TEST_F(HandMadeHost, VariablesInTheUnitAreTakenOver) {
-  unit.files = {{kFragment, "[Service]\nEnvironment=KDTREE_VERIFY=on\n"},
-                {kDropIn, "# Written by kdtreectl for r1\n[Service]\nEnvironment=KDTREE_VERIFY=off\n"}};
+  unit.files = {
+      {kFragment, "[Service]\nEnvironment=KDTREE_VERIFY=on\n"},
+      {kDropIn, "# Written by kdtreectl for r1\n[Service]\nEnvironment=KDTREE_VERIFY=off\n"}};
   const auto all = found();
   ASSERT_EQ(all.size(), 1u) << "our own drop-in is not hand-made";
   EXPECT_FALSE(all[0].doubles);

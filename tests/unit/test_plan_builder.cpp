@@ -214,9 +214,9 @@ TEST_F(Build, AnotherUserBuildsAndRootOwnsTheRelease) {
                    "message(STATUS \"built by ${who}\")\n");
   auto built = build_release(folder.root(), inputs, ports);
   ASSERT_TRUE(built) << built.error().what;
-  EXPECT_NE(folder.read("opt/kdtree/releases/" + release_id(inputs) + "/build.log")
-                .find("built by 1\n"),
-            std::string::npos);
+  EXPECT_NE(
+      folder.read("opt/kdtree/releases/" + release_id(inputs) + "/build.log").find("built by 1\n"),
+      std::string::npos);
   for (const auto& entry : fs::recursive_directory_iterator(release())) {
     struct stat about {};
     ASSERT_EQ(::lstat(entry.path().c_str(), &about), 0);

@@ -73,8 +73,8 @@ TEST(Subprocess, MissingProgramAndDeadlineAreErrors) {
   EXPECT_NE(run_command(slow).error().what.find("did not end within"), std::string::npos);
 }
 
-// A process that another one traces stays a zombie, whatever its parent does: as one that hangs in the
-// kernel, it can't be waited for.
+// A process that another one traces stays a zombie, whatever its parent does: as one that hangs in
+// the kernel, it can't be waited for.
 TEST(Subprocess, AChildThatCannotBeReapedIsLeftBehindAndSaid) {
   std::array<int, 2> pids{};
   ASSERT_EQ(::pipe(pids.data()), 0);
