@@ -35,7 +35,7 @@ class GpuWatcher {
     GpuValues values;
     if (!passes(reader_->read(values, samples_, state_.options.period))) return;
     const bool gpm_has_pcie = values.gpm.pcie_receive_bytes_per_second.has_value();
-    keep(std::move(values), began);
+    keep(values, began);
     if (slow_due_ > steady_clock::now()) return;
     slow_due_ = steady_clock::now() + state_.options.slow_period;
     GpuSlowValues slow;
@@ -157,13 +157,13 @@ class GpuWatcher {
       if ((*values.clock_events)[i]) slot_->clock_event_time[i] += span;
   }
 
-  void keep(GpuValues values, SteadyTime began) {
+  void keep(const GpuValues& values, SteadyTime began) {
     const auto now = steady_clock::now();
     const std::lock_guard lock(state_.mutex);
     integrate();
     keep_high(values, now);
     keep_clock_events(values, now);
-    slot_->values = std::move(values);
+    slot_->values = values;
     slot_->condition = GpuCondition::ok;
     slot_->detail.clear();
     slot_->sample_took = now - began;
