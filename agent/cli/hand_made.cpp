@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 // A start-up hook that holds one of these reaches into the engine.
 constexpr std::array<std::string_view, 5> kReachesIn = {
-    "sglang", "extend_attention", "triton_backend", "kdtree_patch", "import kdtree"};
+    "sglang.srt", "extend_attention", "triton_backend", "kdtree_patch", "import kdtree"};
 // Where an engine patched in place would call a kernel of ours.
 constexpr std::array<std::string_view, 2> kPatched = {
     "sglang/srt/layers/attention/triton_backend.py",
