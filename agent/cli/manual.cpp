@@ -77,6 +77,14 @@ constexpr std::array kKeys = {
     Row{"deadlines.healthy_s", "seconds that the engine may take to become healthy; 1800"},
     Row{"deadlines.stop_s", "seconds that it may take to stop; 300"},
     Row{"deadlines.stable_s", "seconds that it has to stay healthy; 10"},
+    Row{"deadlines.drain_s",
+        "seconds that running requests get before a restart, which then begins with SIGTERM to the "
+        "engine's main process alone; 0: the unit's own way of stopping at once; 30"},
+    Row{"gate.golden.url, gate.golden.request, gate.golden.expect",
+        "a request (JSON) that is posted to an engine with kdtree before a change counts as good, "
+        "and text that its answer has to contain; none"},
+    Row{"gate.gpu_free_mib",
+        "MiB that every GPU of a rank has to have left then; 0, which doesn't look"},
     Row{"validate.min_compares", "compared calls that a clean verdict asks of every rank; 1000"},
     Row{"validate.max_ulp", "largest difference of one element, in units of the last place; 4"},
     Row{"validate.mean_abs", "largest mean difference of a call; 0.0005"},

@@ -19,7 +19,8 @@ CONFIG = {"engine": {"unit": "sglang.service", "python": "/opt/sglang/bin/python
 VALUES = {"engine.ranks": 8, "engine.command": ["/bin/true"], "engine.environment": {}, "kernel.archs": ["120"],
           "kernel.device": "cpu", "kernel.cuda_home": "/opt/cuda", "kernel.nsplit": "4", "kernel.defrag_sort": True,
           "mem_fraction_static": 0.5, "add_flags": ["--x"], "remove_flags": ["--x"], "deadlines": 60,
-          "validate.min_compares": 1, "validate": 1.5, "agent.listen": "127.0.0.1:1", "agent.web_config": "/etc/kdtree/web.yml", "moe.ep_size": 8}
+          "validate.min_compares": 1, "validate": 1.5, "gate.golden.url": "http://x", "gate.golden.request": {},
+          "gate.gpu_free_mib": 1, "agent.listen": "127.0.0.1:1", "agent.web_config": "/etc/kdtree/web.yml", "moe.ep_size": 8}
 
 
 @functools.cache
@@ -39,7 +40,7 @@ def in_source() -> set[str]:
     asked = re.findall(r'(?:object\.(?:text|texts|integer|number|boolean|find|need)|\bseconds)\("(\w+)"', source)
     listed = re.findall(r'for \(const char\* key : \{([^}]*)\}\) object\.need', source)
     names = set(asked) | {name for group in listed for name in re.findall(r'"(\w+)"', group)}
-    return names - {"engine", "kernel", "modes", "deadlines", "validate", "agent", "moe"}
+    return names - {"engine", "kernel", "modes", "deadlines", "gate", "golden", "validate", "agent", "moe"}
 
 
 def test_all_keys_are_in_the_man_page() -> None:
@@ -51,6 +52,8 @@ def configured(key: str, value: object) -> dict:
     config = json.loads(json.dumps(CONFIG))
     if key.startswith(("engine.user", "engine.environment")):
         config["engine"]["command"] = ["/bin/true"]
+    if key.startswith("gate.golden"):
+        config["gate"] = {"golden": {"url": CONFIG["engine"]["health_url"], "request": {}, "expect": "x"}}
     *path, name = key.replace("MODE", "on").split(".")
     inner = config
     for part in path:
@@ -84,7 +87,7 @@ def test_a_verb_says_what_it_says_and_not_what_the_program_says() -> None:
 
 def test_the_defaults_that_the_man_page_names_are_the_programs() -> None:
     header = (ROOT / "agent" / "config" / "config.h").read_text()
-    for key, default in (("healthy_s", "1800"), ("stop_s", "300"), ("stable_s", "10"), ("min_compares", "1000"), ("max_ulp", "4")):
+    for key, default in (("healthy_s", "1800"), ("stop_s", "300"), ("stable_s", "10"), ("drain_s", "30"), ("min_compares", "1000"), ("max_ulp", "4")):
         assert re.search(rf"\b{key}(?: = |\{{){default}\b", header), key
         assert re.search(rf"\.B \S*\.{key}\n.*; {default}$", man_page(), re.M), key
     assert 'listen = "127.0.0.1:9817"' in header and "mean_abs = 5e-4" in header
