@@ -141,6 +141,7 @@ Result<LockFile> begin_change(Context& context, const std::string& verb,
   context.out.end_progress();
   if (!result) return prefixed("ending an earlier change that was cut off", result.error());
   stop_revert_timer(context);
+  for (const auto& note : result->notes) context.out.note("note: " + note);
   if (result->code != ExitCode::done)
     return fail(
         result->code,

@@ -53,6 +53,7 @@ Result<ExitCode> end_cut_off(Context& context, const Options& options) {
       auto result,
       recover(context.root, options.boot ? RecoverWhen::boot : RecoverWhen::now, ports));
   context.out.end_progress();
+  for (const auto& note : result.notes) context.out.note("note: " + note);
   if (result.code != ExitCode::done)
     return fail(result.code, "could not finish " + result.description + ": " + result.reason,
                 "runbook rollback.md");

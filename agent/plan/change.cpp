@@ -95,9 +95,15 @@ Status Change::restore_engine() {
   Step step;
   step.unit = plan_.gate.unit;
   step.kind = plan_.engine_was_active ? StepKind::restart_unit : StepKind::stop_unit;
-  KDTREE_TRY(runner_.run(step));
+  KDTREE_TRY(move_engine(step));
   if (!plan_.engine_was_active) return {};
   return runner_.gate(plan_.undo_gate, true);
+}
+
+Status Change::move_engine(const Step& step) {
+  auto done = runner_.run(step);
+  engine_unreached_ = !done && done.error().code == ExitCode::refused;
+  return done;
 }
 
 Status Change::fall_back(bool with_engine) {
@@ -110,7 +116,7 @@ Status Change::fall_back(bool with_engine) {
     const bool of_engine = step.kind == StepKind::restart_unit;
     if (of_engine && first) fallen_ = true;
     if (of_engine && !with_engine) break;
-    auto done = runner_.run(step);
+    auto done = of_engine ? move_engine(step) : runner_.run(step);
     if (!done && first) first = std::move(done);
   }
   if (!first || !with_engine) return first;

@@ -44,6 +44,9 @@ class Change {
   Status fall_back(bool with_engine);
   // The fallback's files are in force.
   bool fallen() const { return fallen_; }
+  // Systemd couldn't be asked to restart or stop the engine: it may still run on files that are
+  // gone.
+  bool engine_unreached() const { return engine_unreached_; }
   // state.json as before, with this change in its history; or, where fallen(), the engine without
   // kdtree.
   Status record_failure();
@@ -51,6 +54,7 @@ class Change {
  private:
   Status write_trial();
   Status end();
+  Status move_engine(const Step& step);
 
   const Root& root_;
   const TransactionPorts& ports_;
@@ -59,6 +63,7 @@ class Change {
   Journal journal_;
   StepRunner runner_;
   bool fallen_ = false;
+  bool engine_unreached_ = false;
 };
 
 }  // namespace kdtree

@@ -18,6 +18,11 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 void record(Change& change, TransactionResult& result) {
+  if (change.engine_unreached()) {
+    result.undo_reason +=
+        "; systemd could not be asked for the engine: run 'kdtreectl recover' again";
+    return;
+  }
   if (auto recorded = change.record_failure(); !recorded)
     result.notes.push_back("how the change ended could not be recorded: " + recorded.error().what +
                            "; the next kdtreectl does it");
@@ -34,8 +39,8 @@ void fall_back(Change& change, bool with_engine, TransactionResult& result) {
 }
 
 // Undoes a change and says how that ended. `with_engine`: not at boot, where the engine comes
-// later. Files that can't be put back leave the journal where it is: the next kdtreectl tries
-// again.
+// later. Files that can't be put back, or an engine that systemd couldn't be asked for, leave the
+// journal where it is: the next kdtreectl tries again.
 void undo(Change& change, bool with_engine, const std::string& result_if_good,
           TransactionResult& result) {
   clear_interrupt();
@@ -187,6 +192,7 @@ Result<RecoverResult> recover(const Root& root, RecoverWhen when, const Transact
   result.forward = passed;
   if (passed) {
     KDTREE_TRY(change.finish_forward("good"));
+    result.notes = change.notes;
     return result;
   }
   TransactionResult undone;
@@ -204,6 +210,8 @@ Result<RecoverResult> recover(const Root& root, RecoverWhen when, const Transact
     result.code = undone.code;
     result.reason = undone.undo_reason;
   }
+  result.notes = undone.notes;
+  result.notes.insert(result.notes.end(), change.notes.begin(), change.notes.end());
   return result;
 }
 

@@ -71,6 +71,7 @@ struct RecoverResult {
   std::string description;         // "mode 0.1.0-abc off -> validate, cut off 17:30:46 UTC"
   ExitCode code = ExitCode::done;  // rollback_failed: what could not be put back is in `reason`
   std::string reason;
+  std::vector<std::string> notes;  // what could not be done and endangers nothing
 };
 
 // What a cut-off change was, as RecoverResult::description; "" where nothing was cut off. Errors:

@@ -514,6 +514,73 @@ TEST_F(Transaction, AtBootTheFallbackIsFilesOnly) {
   EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, true}));
 }
 
+TEST_F(Transaction, AnEngineThatSystemdCouldNotBeAskedForIsAskedForAgain) {
+  int restarts = 0;
+  manager.on_call = [&](const std::string& call) -> Status {
+    if (call == "restart engine.service" && ++restarts == 2)
+      return fail(ExitCode::refused, "cannot reach systemd");
+    return {};
+  };
+  on_gate = [](const GateCall& call) -> Status {
+    if (call.expect.ranks > 0) return fail(ExitCode::rolled_back, "never healthy");
+    return {};
+  };
+  const auto result = applied(plan_of(facts(), kDeploy));
+  EXPECT_EQ(result.code, ExitCode::rollback_failed);
+  EXPECT_NE(result.undo_reason.find("kdtreectl recover"), std::string::npos) << result.undo_reason;
+  EXPECT_TRUE(journal_left()) << "the engine still runs on files that are gone";
+
+  const auto again = recover(folder.root(), RecoverWhen::now, ports);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->code, ExitCode::done) << again->reason;
+  EXPECT_EQ(restarts, 3);
+  EXPECT_TRUE(state().current.none());
+  EXPECT_FALSE(journal_left());
+}
+
+TEST_F(Transaction, AFallbackThatSystemdCouldNotBeAskedForIsAskedForAgain) {
+  const Facts f = install();
+  bool bus = false;
+  manager.on_call = [&](const std::string& call) -> Status {
+    if (call == "restart engine.service" && !bus)
+      return fail(ExitCode::refused, "cannot reach systemd");
+    return {};
+  };
+  on_gate = [](const GateCall& call) -> Status {
+    if (call.expect.ranks > 0) return fail(ExitCode::rolled_back, "rank 1 does not follow");
+    return {};
+  };
+  EXPECT_EQ(applied(plan_of(f, kValidate)).code, ExitCode::rollback_failed);
+  EXPECT_TRUE(journal_left());
+
+  bus = true;
+  const auto again = recover(folder.root(), RecoverWhen::now, ports);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(manager.calls.back(), "restart engine.service");
+  EXPECT_EQ(state().current, (Deployed{"r1", Mode::off, true}));
+  EXPECT_FALSE(journal_left());
+}
+
+TEST_F(Transaction, RecoveryThatGoesForwardSaysWhatItCouldNotDo) {
+  Facts f = facts();
+  f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
+  const auto plan = plan_of(f, kDeploy);
+  auto journal = Journal::begin(folder.root(), {{"time", "2026-01-01T00:00:00Z"},
+                                                {"boot_id", "boot-1"},
+                                                {"state", to_json(f.state)},
+                                                {"plan", to_json(plan)}});
+  ASSERT_TRUE(journal);
+  ASSERT_TRUE(journal->add({{"is", "passed"}}));
+  manager.on_call = [](const std::string& call) -> Status {
+    if (call == "start kdtree-agent.service") return fail(ExitCode::refused, "agent won't start");
+    return {};
+  };
+  const auto result = recover(folder.root(), RecoverWhen::now, ports);
+  ASSERT_TRUE(result);
+  EXPECT_TRUE(result->forward);
+  EXPECT_EQ(result->notes, std::vector<std::string>{"agent won't start"});
+}
+
 TEST_F(Transaction, CutOffAfterTheGateGoesForward) {
   const Facts f = install();
   const auto plan = plan_of(f, kValidate);
