@@ -119,6 +119,17 @@ def test_all_pages_are_installed(folder: Path) -> None:
     assert listed == there
 
 
+def test_modules_of_the_tests_have_names_of_their_own() -> None:
+    """pytest puts these folders side by side on sys.path: of two modules of one name the second would get the first."""
+    folders = [folder for folder in (ROOT / "tests").iterdir() if folder.is_dir() and not (folder / "__init__.py").exists()]
+    homes: dict[str, list[str]] = {}
+    for path in tracked():
+        if path.suffix == ".py" and path.parent in folders and path.name != "conftest.py":
+            homes.setdefault(path.name, []).append(name(path.parent))
+    assert len(homes) > 50
+    assert {module: where for module, where in homes.items() if len(where) > 1} == {}
+
+
 def test_spdx_comes_first() -> None:
     """In the first line, or in the second after a #! line."""
     wanted = CXX | {".py", ".sh", ".cmake", ".yml"}

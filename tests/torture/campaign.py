@@ -24,7 +24,7 @@ from typing import Iterator, Sequence
 from faults import AFTER_END, FAULTS, Outcome, faults_of, run
 from kdtree_host import host_layer
 from machine import Scratch, make_disk
-from scenes import VERBS, Scene, Stage
+from verb_scenes import VERBS, Scene, Stage
 from torture_host import Point, TortureHost
 
 REPOSITORY = Path(__file__).resolve().parents[2]

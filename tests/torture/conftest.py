@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "host")]
 from campaign import Bench  # noqa: E402
 from kdtree_host import host_layer  # noqa: E402
 from machine import Scratch, why_not  # noqa: E402
-from scenes import Stage  # noqa: E402
+from verb_scenes import Stage  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

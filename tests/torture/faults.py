@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from invariants import DONE, LOCKED, REFUSED, after_recovery, before_recovery, journal_passed
 from machine import HostError
-from scenes import Scene
+from verb_scenes import Scene
 from torture_host import Point, TortureHost
 
 # Which faults a point can have (stop_at.cpp says what they do); "cut" is the loss of power.
