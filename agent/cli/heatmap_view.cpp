@@ -82,7 +82,7 @@ void draw_gpus(const HeatPicture& picture, HeatStyle style, std::size_t columns,
     title += ", last " + fixed("%.0f s", picture.step_seconds * static_cast<double>(cells));
   lines.push_back(title + ")");
   if (!picture.failure.empty()) lines.push_back("  NVML can't be used: " + picture.failure);
-  if (picture.gpus.empty()) lines.push_back("  no GPU is seen");
+  if (picture.gpus.empty()) lines.emplace_back("  no GPU is seen");
   for (const HeatPicture::Gpu& gpu : picture.gpus) {
     std::string line = "  gpu " + std::to_string(gpu.index) + "  ";
     const std::size_t shown = std::min(columns, gpu.history.size());
@@ -187,7 +187,8 @@ std::vector<std::string> draw(const HeatPicture& picture, HeatStyle style, std::
   if (picture.moe)
     draw_moe(*picture.moe, style, columns, lines);
   else
-    lines.push_back("Expert load: no routing is observed, or nothing was routed in the last 30 s");
+    lines.emplace_back(
+        "Expert load: no routing is observed, or nothing was routed in the last 30 s");
   return lines;
 }
 

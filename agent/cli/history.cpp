@@ -57,6 +57,7 @@ Result<ExitCode> run_history(Context& context, const Options& options) {
     return ExitCode::done;
   }
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(entries.size());
   for (const auto& entry : entries)
     rows.push_back({entry.time, entry.user.empty() ? "-" : entry.user,
                     entry.verb + (entry.forced ? " (forced)" : ""), entry.from + " -> " + entry.to,

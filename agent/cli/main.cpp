@@ -57,5 +57,9 @@ ExitCode run(int argc, char** argv) {
 int main(int argc, char** argv) {
   umask(022);
   std::signal(SIGPIPE, SIG_IGN);
-  return static_cast<int>(kdtree::run(argc, argv));
+  try {
+    return static_cast<int>(kdtree::run(argc, argv));
+  } catch (...) {  // out of memory, while saying so too
+    return static_cast<int>(kdtree::ExitCode::refused);
+  }
 }

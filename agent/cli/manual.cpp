@@ -188,7 +188,7 @@ void describe_program(CLI::App& app) {
 std::string man_page(CLI::App& app) {
   std::ostringstream out;
   out << ".\\\" Made by kdtreectl from its own --help.\n"
-      << ".TH KDTREECTL 8 \"\" \"kdtree " << KDTREE_VERSION << "\" \"System administration\"\n"
+      << R"(.TH KDTREECTL 8 "" "kdtree )" << KDTREE_VERSION << "\" \"System administration\"\n"
       << ".SH NAME\nkdtreectl \\- " << roff(kSummary) << "\n"
       << ".SH SYNOPSIS\n.B kdtreectl\n[\\fB\\-\\-root\\fR \\fIDIR\\fR] \\fIVERB\\fR "
          "[\\fIOPTIONS\\fR]\n"

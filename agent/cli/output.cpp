@@ -94,6 +94,7 @@ void Output::pairs(const std::vector<std::pair<std::string, std::string>>& rows)
 void Output::table(const std::vector<std::string>& header,
                    const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> columns;
+  columns.reserve(header.size());
   for (const auto& name : header) columns.push_back(width(name));
   for (const auto& row : rows)
     for (std::size_t i = 0; i < row.size() && i < columns.size(); ++i)
