@@ -16,6 +16,15 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kLibrary = "libkdtree_torch.so";
 
+// A process that sets its title (SGLang's ranks do) writes it over its environment and fills up
+// with zeros: what is left there says nothing.
+bool is_overwritten(std::string_view environ) {
+  std::istringstream entries{std::string(environ)};
+  for (std::string entry; std::getline(entries, entry, '\0');)
+    if (entry.find('=') == std::string::npos) return true;
+  return environ.empty();
+}
+
 std::map<std::string, std::string> ours_in(std::string_view environ) {
   std::map<std::string, std::string> ours;
   std::istringstream entries{std::string(environ)};
@@ -53,17 +62,20 @@ std::string live_drift(const Root& root, const RankStats& stats, const std::stri
   const auto environ = read_file(process / "environ");
   const auto maps = read_file(process / "maps");
   // A pid that is another process's by now says nothing.
-  if (!environ || !maps || environ->empty() ||
+  if (!environ || !maps ||
       process_start_ticks(static_cast<pid_t>(stats.pid), root) != stats.pid_start_ticks)
     return {};
-  if (!stats.environment_sha256.empty() && environment_digest(*environ) != stats.environment_sha256)
-    return "reports another environment than it was started with";
   const std::string library = (fs::path(paths::kReleases) / release / "lib" / kLibrary).string();
-  const auto ours = ours_in(*environ);
-  const auto wanted = ours.find("KDTREE_LIB");
-  if (wanted == ours.end() || wanted->second != library)
-    return "was started with KDTREE_LIB=" + (wanted == ours.end() ? "" : wanted->second) +
-           ", not that of release " + release;
+  if (!is_overwritten(*environ)) {
+    if (!stats.environment_sha256.empty() &&
+        environment_digest(*environ) != stats.environment_sha256)
+      return "reports another environment than it was started with";
+    const auto ours = ours_in(*environ);
+    const auto wanted = ours.find("KDTREE_LIB");
+    if (wanted == ours.end() || wanted->second != library)
+      return "was started with KDTREE_LIB=" + (wanted == ours.end() ? "" : wanted->second) +
+             ", not that of release " + release;
+  }
   const std::string mapped = mapped_library(*maps);
   if (mapped == library) return {};
   return mapped.empty() ? "has no kernel library mapped"

@@ -98,6 +98,17 @@ TEST_F(LiveProcess, AReportOfAnotherEnvironmentIsNotBelieved) {
   EXPECT_NE(drift().find("another environment"), std::string::npos);
 }
 
+TEST_F(LiveProcess, AnEnvironmentUnderAProcessTitleSaysNothing) {
+  for (const std::string& left :
+       {std::string(80, '\0'), "title" + std::string(75, '\0'), std::string()}) {
+    environ = left;
+    write();
+    EXPECT_EQ(drift(), "");
+    EXPECT_NE(live_drift(folder.root(), stats, "r2").find("/r1/"), std::string::npos)
+        << "the library is seen all the same";
+  }
+}
+
 TEST_F(LiveProcess, AnotherReleaseOrLibraryIsSeen) {
   EXPECT_NE(live_drift(folder.root(), stats, "r2").find("KDTREE_LIB="), std::string::npos);
   maps = "7f02-7f03 r-xp 0 00:31 99 /opt/kdtree/releases/r1/lib/libkdtree_torch.so (deleted)\n";
