@@ -97,9 +97,8 @@ Result<ExitCode> watch(Context& context, const HeatmapOptions& options, const So
   std::size_t drawn = 0;
   while (true) {
     KDTREE_TRY_ASSIGN(const auto picture, take_picture(source));
-    if (drawn > 0) context.out.line("\x1b[" + std::to_string(drawn + 1) + "A\x1b[J");
     const auto lines = draw(picture, HeatStyle::colours, columns());
-    for (const std::string& line : lines) context.out.line(line);
+    context.out.drawing(lines, drawn);
     drawn = lines.size();
     const auto until = steady_clock::now() + std::chrono::duration<double>(options.interval_s);
     while (steady_clock::now() < until) {
@@ -118,7 +117,7 @@ Result<ExitCode> run_heatmap(Context& context, const HeatmapOptions& options) {
     return ExitCode::done;
   }
   const HeatStyle style = is_terminal() ? HeatStyle::colours : HeatStyle::plain;
-  for (const std::string& line : draw(picture, style, columns())) context.out.line(line);
+  context.out.drawing(draw(picture, style, columns()));
   return ExitCode::done;
 }
 

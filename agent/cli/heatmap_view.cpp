@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "agent/cli/output.h"
+
 namespace kdtree {
 namespace {
 
@@ -127,7 +129,7 @@ std::optional<double> number_or_none(const Json& value) {
 }
 
 std::string text_or_none(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string();
+  return value.is_string() ? without_controls(value.get<std::string>(), false) : std::string();
 }
 
 Cells cells_of(const Json& values) {

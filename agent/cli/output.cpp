@@ -81,6 +81,13 @@ void Output::line(std::string_view text) {
   std::cout << without_controls(text, color_out_) << '\n' << std::flush;
 }
 
+void Output::drawing(const std::vector<std::string>& lines, std::size_t over) {
+  end_progress();
+  if (over > 0) std::cout << "\x1b[" << over << "A\x1b[J";
+  for (const auto& each : lines) std::cout << each << '\n';
+  std::cout << std::flush;
+}
+
 void Output::json(const nlohmann::ordered_json& value) {
   line(value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }

@@ -28,6 +28,9 @@ class Output {
   // A table with a header line; the columns are as wide as they need to be.
   void table(const std::vector<std::string>& header,
              const std::vector<std::vector<std::string>>& rows);
+  // Lines of a drawing with its own colours, as they are, over the last `over` lines of the
+  // terminal. What they quote has to be without control characters.
+  void drawing(const std::vector<std::string>& lines, std::size_t over = 0);
   // `text` in the colour of `tone`, where stdout is a terminal.
   std::string paint(Tone tone, std::string_view text) const;
 
