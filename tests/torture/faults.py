@@ -57,7 +57,7 @@ def run(host: TortureHost, scene: Scene, point: Point, fault: str, *, extra: tup
     if not stopped.hit:
         return Outcome(scene.name, str(point), fault, False, stopped.rc, ())
     taken = host.take()
-    broken += before_recovery(taken, scene.start.tree, scene.end)
+    broken += before_recovery(taken, scene.start.tree, scene.end, stopped.rc)
     if stopped.rc == REFUSED and host.engine("InvocationID") != invocation:
         broken.append("exit status 3 says that nothing was changed, and the engine was restarted")
     broken += _recover(host)

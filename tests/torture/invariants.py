@@ -61,11 +61,14 @@ def view_of(taken: Tree) -> View:
     return View(files, tuple(sorted(state["current"].items())), json.dumps(state["good"]), state["trial"])
 
 
-def before_recovery(taken: Tree, old: Tree, new: Tree) -> list[str]:
-    """At any moment: each file that serves is whole, the old one or the new one."""
+def before_recovery(taken: Tree, old: Tree, new: Tree, rc: int | None = KILLED) -> list[str]:
+    """At any moment: each file that serves is whole, the old one or the new one; or, where the verb says that it took the last
+    way out (`rc`), gone."""
     broken = []
     for path in sorted({**old, **new}):
         if path.startswith(("/var/lib/kdtree", RELEASES)) or _is_directory(path, old, new):
+            continue
+        if path not in taken and rc == ROLLBACK_FAILED:
             continue
         if taken.get(path) not in (old.get(path), new.get(path)):
             broken.append(f"{path} is neither the old nor the new one")
