@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/util/http_stream.h"
 
-#include <curl/curl.h>
-
 #include <algorithm>
-#include <memory>
-#include <mutex>
 
+#include "agent/util/curl_request.h"
 #include "agent/util/interrupt.h"
 
 namespace kdtree {
@@ -16,7 +13,7 @@ constexpr std::size_t kMaxErrorBody = 4096;
 constexpr std::size_t kMaxLine = 16u << 20;
 
 struct Reader {
-  CURL* curl;
+  const CurlRequest& curl;
   const std::function<void(std::string_view)>& on_line;
   std::string rest;  // a line that has not ended yet
   std::string error_body;
@@ -24,9 +21,7 @@ struct Reader {
 
 std::size_t take(char* data, std::size_t, std::size_t size, void* user) {
   auto& reader = *static_cast<Reader*>(user);
-  long status = 0;
-  curl_easy_getinfo(reader.curl, CURLINFO_RESPONSE_CODE, &status);
-  if (status != 200) {
+  if (reader.curl.status() != 200) {
     reader.error_body.append(data, std::min(size, kMaxErrorBody - reader.error_body.size()));
     return size;
   }
@@ -52,38 +47,21 @@ int stop_if_interrupted(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 Result<HttpAnswer> http_post_lines(const std::string& url, const std::string& json,
                                    std::chrono::milliseconds deadline,
                                    const std::function<void(std::string_view)>& on_line) {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-  std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), curl_easy_cleanup);
-  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(
-      curl_slist_append(nullptr, "Content-Type: application/json"), curl_slist_free_all);
-  if (!curl || !headers) return fail(ExitCode::refused, "no memory for an HTTP request");
+  CurlRequest curl(url, deadline);
+  if (!curl.ok() || !curl.post_json(json))
+    return fail(ExitCode::refused, "no memory for an HTTP request");
 
-  Reader reader{curl.get(), on_line, {}, {}};
-  char message[CURL_ERROR_SIZE] = "";
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 0L);
-  curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
-  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, static_cast<long>(deadline.count()));
-  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, message);
-  curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
-  curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, json.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
+  Reader reader{curl, on_line, {}, {}};
   curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, take);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &reader);
   curl_easy_setopt(curl.get(), CURLOPT_NOPROGRESS, 0L);
   curl_easy_setopt(curl.get(), CURLOPT_XFERINFOFUNCTION, stop_if_interrupted);
-  const CURLcode code = curl_easy_perform(curl.get());
+  const CURLcode code = curl.perform();
   if (code == CURLE_ABORTED_BY_CALLBACK) return fail(ExitCode::refused, "interrupted");
-  if (code != CURLE_OK)
-    return fail(ExitCode::refused,
-                url + ": " + (*message != '\0' ? message : curl_easy_strerror(code)));
-  long status = 0;
-  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+  if (code != CURLE_OK) return tl::make_unexpected(curl.failure(code));
+  const int status = curl.status();
   if (status == 200 && !reader.rest.empty()) on_line(reader.rest);
-  return HttpAnswer{static_cast<int>(status), std::move(reader.error_body)};
+  return HttpAnswer{status, std::move(reader.error_body)};
 }
 
 }  // namespace kdtree
