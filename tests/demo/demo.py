@@ -173,7 +173,7 @@ def run(demo: Demo, scratch: Path) -> None:
         host.wait("Prometheus has seen the ranks in mode on", lambda: len(demo.query('kdtree_rank_mode{mode="on"} == 1')) == RANKS, timeout=60)
         host.wait("Prometheus has the calls of both", lambda: demo.query("sum(kdtree_verify_calls_total) > 0"), timeout=60)
         facts["prometheus"] = {
-            "up": [row["value"][1] for row in demo.query("up")],
+            "up": [row["value"][1] for row in demo.query('up{job="kdtree"}')],
             "gpus": len(demo.query("kdtree_gpu_utilization_ratio")),
             "ranks_on": len(demo.query('kdtree_rank_mode{mode="on"} == 1')),
             "calls": {row["metric"]["by"]: int(float(row["value"][1])) for row in demo.query("sum by (by) (kdtree_verify_calls_total)")},
