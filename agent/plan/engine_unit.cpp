@@ -41,8 +41,7 @@ struct Base {
 Result<Base> read_base(const Facts& facts, const Config& config) {
   Base base;
   const std::string ours = engine_unit_path(config);
-  for (std::size_t i = 0; i < facts.unit.files.size(); ++i) {
-    const TextFile& file = facts.unit.files[i];
+  for (const TextFile& file : facts.unit.files) {
     if (file.path == ours) continue;
     KDTREE_TRY_ASSIGN(auto parsed, UnitFile::parse(file.text, file.path));
     base.files.push_back(std::move(parsed));
@@ -135,7 +134,14 @@ Status check_sandbox(const Sandbox& sandbox, const std::string& unit) {
   return {};
 }
 
-// The command line in `mode`; `variables` hide nothing that is edited.
+Status check_flag(const std::string& flag, const std::string& variable, const std::string& value) {
+  if ((" " + value).find(" " + flag) == std::string::npos) return {};
+  return fail(ExitCode::refused,
+              "the engine's command line takes " + flag + " from the variable " + variable,
+              "write " + flag + " into ExecStart= itself");
+}
+
+// The command line in `mode`; its variables hide nothing that is edited.
 Result<EngineCommand> command_of_mode(const std::string& base_text, const Base& base,
                                       const ModeConfig& mode) {
   KDTREE_TRY_ASSIGN(auto command, EngineCommand::parse(base_text));
@@ -150,11 +156,7 @@ Result<EngineCommand> command_of_mode(const std::string& base_text, const Base& 
     const std::string value = in_file != base.from_files.end()    ? in_file->second
                               : in_unit != base.environment.end() ? in_unit->second
                                                                   : "";
-    for (const auto& flag : edited)
-      if ((" " + value).find(" " + flag) != std::string::npos)
-        return fail(ExitCode::refused,
-                    "the engine's command line takes " + flag + " from the variable " + name,
-                    "write " + flag + " into ExecStart= itself");
+    for (const auto& flag : edited) KDTREE_TRY(check_flag(flag, name, value));
   }
   KDTREE_TRY(command.check_editable(edited));
   command.remove_flags(mode.remove_flags);
@@ -183,6 +185,19 @@ Variables our_variables(const Facts& facts, const Config& config, const Deployed
   return variables;
 }
 
+std::string assignment(const std::string& name, const std::string& value) {
+  return name + "=" + value;
+}
+
+// One Environment= line; `value` is literal.
+std::string environment_line(const std::string& name, const std::string& value) {
+  return "Environment=" + quote_for_setting(assignment(name, value)) + "\n";
+}
+
+bool assigns(const Variables& variables, const std::string& name) {
+  return std::ranges::any_of(variables, [&](const auto& each) { return each.first == name; });
+}
+
 struct Written {
   std::string settings;          // lines of [Service]
   std::string environment_text;  // of our EnvironmentFile, "" = not needed
@@ -193,10 +208,10 @@ Result<Written> write_environment(const Facts& facts, const Config& config, cons
   Written written;
   const Variables variables = our_variables(facts, config, target);
   for (const auto& [name, value] : variables) {
-    written.settings += "Environment=" + quote_for_setting(name + "=" + value) + "\n";
+    written.settings += environment_line(name, value);
     if (base.from_files.contains(name)) {
       KDTREE_TRY_ASSIGN(auto quoted, quote_for_environment_file(value));
-      written.environment_text += name + "=" + quoted + "\n";
+      written.environment_text += assignment(name, quoted + "\n");
     }
   }
   const std::string python = (fs::path(paths::kReleases) / target.release / "python").string();
@@ -214,10 +229,8 @@ Result<Written> write_environment(const Facts& facts, const Config& config, cons
     written.environment_text += "PYTHONPATH=" + quoted + "\n";
   }
   for (const auto& [name, value] : base.from_files)
-    if (name.starts_with("KDTREE_") &&
-        std::none_of(variables.begin(), variables.end(),
-                     [&](const auto& variable) { return variable.first == name; }))
-      written.environment_text += name + "=\n";
+    if (name.starts_with("KDTREE_") && !assigns(variables, name))
+      written.environment_text += assignment(name, "\n");
   if (!written.environment_text.empty())
     written.settings += std::string("EnvironmentFile=") + kEngineEnvironment + "\n";
   // Made, owned by the engine's user and writable under any ProtectSystem=, at each start.
@@ -242,8 +255,7 @@ std::string whole_unit_text(const Config& config, const Deployed& target,
                      "[Service]\n"
                      "Type=exec\n";
   if (!config.engine.user.empty()) text += "User=" + escape_specifiers(config.engine.user) + "\n";
-  for (const auto& [name, value] : config.engine.environment)
-    text += "Environment=" + quote_for_setting(name + "=" + value) + "\n";
+  for (const auto& [name, value] : config.engine.environment) text += environment_line(name, value);
   text += settings;
   text += "ExecStart=" + exec_start + "\n";
   text += "Restart=on-failure\nRestartSec=5\n";

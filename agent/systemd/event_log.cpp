@@ -8,6 +8,11 @@
 #include <tuple>
 
 namespace kdtree {
+namespace {
+
+std::string field(const std::string& name, const std::string& value) { return name + "=" + value; }
+
+}  // namespace
 
 std::string message_id(Event event) {
   switch (event) {
@@ -31,7 +36,7 @@ void log_event(Event event, const std::string& message,
   std::vector<std::string> lines = {"MESSAGE=" + message, "MESSAGE_ID=" + message_id(event),
                                     "PRIORITY=" + std::to_string(priority),
                                     "SYSLOG_IDENTIFIER=kdtreectl"};
-  for (const auto& [name, value] : fields) lines.push_back(name + "=" + value);
+  for (const auto& [name, value] : fields) lines.push_back(field(name, value));
   std::vector<iovec> parts;
   parts.reserve(lines.size());
   for (auto& line : lines) parts.push_back({line.data(), line.size()});

@@ -45,7 +45,7 @@ KDTREE_CLONES float dot(const float* a, const float* b) {
   for (int d = 0; d < KDTREE_QK_DIM; d += kLanes)
     for (int i = 0; i < kLanes; ++i) lanes[i] += a[d + i] * b[d + i];
   float sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
+  for (const float lane : lanes) sum += lane;
   return sum;
 }
 
