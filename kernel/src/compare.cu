@@ -119,11 +119,11 @@ int kdtree_compare_cuda(const kdtree_compare_params* params, void* stream) {
     return KDTREE_BAD_WORKSPACE;
   const auto on = static_cast<cudaStream_t>(stream);
   auto* deltas = static_cast<TokenDelta*>(params->workspace);
-  const auto tokens = static_cast<unsigned>(params->tokens);
+  const Launch each_token{static_cast<unsigned>(params->tokens), kTokenThreads, on};
   const cudaError_t error =
       params->dtype == KDTREE_BF16
-          ? launch_after(token_kernel<__nv_bfloat16>, tokens, kTokenThreads, on, *params, deltas)
-          : launch_after(token_kernel<__half>, tokens, kTokenThreads, on, *params, deltas);
+          ? launch_early(token_kernel<__nv_bfloat16>, each_token, *params, deltas)
+          : launch_early(token_kernel<__half>, each_token, *params, deltas);
   if (error != cudaSuccess) return error;
-  return launch_after(total_kernel, 1, kTotalThreads, on, *params, deltas);
+  return launch_early(total_kernel, Launch{1, kTotalThreads, on}, *params, deltas);
 }

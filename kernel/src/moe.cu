@@ -117,7 +117,8 @@ int kdtree_moe_count_cuda(const kdtree_moe_count_params* params, void* stream) {
   if (const int status = check(*params); status != KDTREE_OK) return status;
   const kdtree_moe_table& table = params->table;
   const Count count{*params, table.ranks > 0 ? table.experts / table.ranks : 1};
-  return launch_after(count_kernel, 1, kCountThreads, static_cast<cudaStream_t>(stream), count);
+  const Launch launch{1, kCountThreads, static_cast<cudaStream_t>(stream)};
+  return launch_early(count_kernel, launch, count);
 }
 
 int kdtree_moe_end_cuda(const kdtree_moe_table* table, kdtree_moe_head* copy, int32_t first,

@@ -52,8 +52,7 @@ int kdtree_slots_cuda(const kdtree_slots_params* params, void* stream) {
   using namespace kdtree;
   if (params == nullptr) return KDTREE_BAD_POINTER;
   if (const int status = check(*params); status != KDTREE_OK) return status;
-  const auto on = static_cast<cudaStream_t>(stream);
-  return params->kv_indices_bits == 64
-             ? launch_after(slots_kernel<int64_t>, 1, kSlotThreads, on, *params)
-             : launch_after(slots_kernel<int32_t>, 1, kSlotThreads, on, *params);
+  const Launch launch{1, kSlotThreads, static_cast<cudaStream_t>(stream)};
+  return params->kv_indices_bits == 64 ? launch_early(slots_kernel<int64_t>, launch, *params)
+                                       : launch_early(slots_kernel<int32_t>, launch, *params);
 }

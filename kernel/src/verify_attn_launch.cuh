@@ -1,29 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "early.cuh"
 #include "verify_attn_combine.cuh"
 #include "verify_attn_launch.h"
 #include "verify_attn_split.cuh"
 
 namespace kdtree {
-
-// Both kernels are launched early (programmatic dependent launch) and wait, before their first read
-// of anything that an earlier kernel may have written, until that one is complete.
-template <typename... Parameters, typename... Arguments>
-cudaError_t launch_early(void (*kernel)(Parameters...), unsigned blocks, size_t shared_bytes,
-                         cudaStream_t stream, Arguments... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
 
 template <typename T, int kTiles>
 cudaError_t launch_split(const kdtree_verify_attn_params& params, const Shape& shape,
@@ -32,16 +15,18 @@ cudaError_t launch_split(const kdtree_verify_attn_params& params, const Shape& s
   const cudaError_t set = cudaFuncSetAttribute(split_kernel<T, kTiles>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (set != cudaSuccess) return set;
-  return launch_early(split_kernel<T, kTiles>, static_cast<unsigned>(shape.groups * shape.nsplit),
-                      kBytes, stream, params, shape.groups, shape.nsplit, statistics);
+  const Launch launch{static_cast<unsigned>(shape.groups * shape.nsplit), kThreads, stream, kBytes};
+  return launch_early(split_kernel<T, kTiles>, launch, params, shape.groups, shape.nsplit,
+                      statistics);
 }
 
 template <typename T, int kPiecesEach>
 cudaError_t launch_combine(const kdtree_verify_attn_params& params, const Shape& shape,
                            const float2* statistics, cudaStream_t stream) {
   const int blocks = params.batch * shape.groups * shape.row_tiles * (kPieces / kPiecesEach);
-  return launch_early(combine_kernel<T, kPiecesEach>, static_cast<unsigned>(blocks), 0, stream,
-                      params, shape.groups, shape.row_tiles, shape.nsplit, statistics);
+  const Launch launch{static_cast<unsigned>(blocks), kThreads, stream};
+  return launch_early(combine_kernel<T, kPiecesEach>, launch, params, shape.groups, shape.row_tiles,
+                      shape.nsplit, statistics);
 }
 
 template <typename T>
