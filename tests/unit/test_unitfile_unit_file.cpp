@@ -25,7 +25,7 @@ constexpr std::string_view kUnit =
     "WantedBy=multi-user.target";
 
 TEST(UnitFile, TextComesBackByteForByte) {
-  for (std::string text :
+  for (const std::string& text :
        {std::string(kUnit), std::string(kUnit) + "\n", std::string(), std::string("\n\n"),
         std::string("\xEF\xBB\xBF[Service]\nA=b\\\n"), std::string("[A]\nX=1 \\")}) {
     const auto file = UnitFile::parse(text, "x");
