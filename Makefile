@@ -4,6 +4,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 JOBS ?= $(shell nproc)
+# Files of tests at a time: one more than the cores, because a throw-away host is waited for most of its time.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 PRESET ?= gpu
 BUILD := build/$(PRESET)
 # The engine's Python environment; known once `make setup` has run.
@@ -27,7 +29,7 @@ fuzzers: setup
 
 test: build fuzzers ## all tests: unit, kernel, patch, real systemd host, demo
 	ctest --preset $(PRESET) -j $(JOBS) --timeout 600
-	$(PYTHON) -m pytest -q tests
+	$(PYTHON) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 demo: root build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a rollback
 	$(PYTHON) tests/demo/demo.py

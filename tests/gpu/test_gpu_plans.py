@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from live_engine import agree, context, host, observer_cost, plans, proofs, speed, switch
+from live_engine import agree, context, host, load, observer_cost, plans, proofs, speed, switch
 from live_engine.records import Record, check
 
 
@@ -59,6 +59,8 @@ def run(tmp_path, head, stream, monkeypatch):
     monkeypatch.setattr(speed, "SHAPES", {n: speed.Shape(s.context // 100, s.batch, 6, s.validate, s.again)
                                           for n, s in speed.SHAPES.items()})
     monkeypatch.setattr(speed, "FAST_STEPS", 12)
+    timed = load.step_time  # what it says of time belongs to this machine; what the stand-in was told to take does not
+    monkeypatch.setattr(load, "step_time", lambda runs: {**timed(runs), "ms": 1000 * stream.step_s})
     monkeypatch.setattr(switch, "ROUNDS", 1)
     monkeypatch.setattr(switch, "DWELL_S", 0.2)
     for module, names in ((proofs, ("router", "faults", "recapture")), (agree, ("greedy", "forced")),

@@ -25,10 +25,12 @@ def quiet(package_layer):
 
 @contextlib.contextmanager
 def unchanged(host: KdtreeHost) -> Iterator[None]:
-    """Fails if files, the unit, or the running engine are not as before."""
-    before = (host.tree(*TOUCHED), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths"))
+    """Fails if files, the unit, or the running engine are not as before, and names what is not."""
+    files, engine = host.tree(*TOUCHED), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths")
     yield
-    assert (host.tree(*TOUCHED), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths")) == before
+    now = host.tree(*TOUCHED)
+    assert [path for path in sorted(files.keys() | now.keys()) if files.get(path) != now.get(path)] == []
+    assert host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths") == engine
 
 
 def refusal(done, code: int, *words: str) -> None:
