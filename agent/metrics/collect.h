@@ -15,14 +15,18 @@ namespace kdtree {
 
 void add_gpu_metrics(Exposition& out, const NvmlSnapshot& nvml, const Config* config);
 
-// `seen`: every rank seen since the agent began; ranks of this view are added.
-void add_rank_metrics(Exposition& out, const HostView& view, std::set<int>& seen);
+// `seen`: every rank seen since the agent began.
+void add_rank_metrics(Exposition& out, const HostView& view, const std::set<int>& seen);
 
 // The rank that speaks for all of them of its routing; nullptr: none observes it.
 const RankStats* moe_spokesman(const HostView& view);
 
-void add_moe_metrics(Exposition& out, const HostView& view, MoeTracker& tracker,
-                     std::chrono::steady_clock::time_point now);
+// Shows the tracker what this look at the files found.
+void follow_moe(MoeTracker& tracker, const HostView& view,
+                std::chrono::steady_clock::time_point now);
+
+// `tracker` has followed this view.
+void add_moe_metrics(Exposition& out, const HostView& view, const MoeTracker& tracker);
 
 // One series an expert of each layer: for those who ask for it.
 void add_expert_metrics(Exposition& out, const MoeStats& moe);

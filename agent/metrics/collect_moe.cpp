@@ -123,6 +123,10 @@ class MoeSeries {
   const std::vector<LayerGroup> layers_;
 };
 
+std::optional<MoeLayout> layout_of(const RankStats& rank, const HostView& view) {
+  return moe_layout(rank, view.config ? view.config->moe.ep_size : std::nullopt);
+}
+
 }  // namespace
 
 // All ranks of a tensor-parallel engine route the same tokens: the lowest living one speaks for
@@ -133,12 +137,15 @@ const RankStats* moe_spokesman(const HostView& view) {
   return nullptr;
 }
 
-void add_moe_metrics(Exposition& out, const HostView& view, MoeTracker& tracker,
-                     std::chrono::steady_clock::time_point now) {
+void follow_moe(MoeTracker& tracker, const HostView& view,
+                std::chrono::steady_clock::time_point now) {
+  if (const RankStats* rank = moe_spokesman(view)) tracker.take(*rank, layout_of(*rank, view), now);
+}
+
+void add_moe_metrics(Exposition& out, const HostView& view, const MoeTracker& tracker) {
   const RankStats* rank = moe_spokesman(view);
   if (rank == nullptr) return;
-  const auto layout = moe_layout(*rank, view.config ? view.config->moe.ep_size : std::nullopt);
-  tracker.take(*rank, layout, now);
+  const auto layout = layout_of(*rank, view);
   MoeSeries series(out, *rank->moe, tracker, layout ? layout->tp_size : 1);
   series.add_counters();
   if (!layout) return;

@@ -52,7 +52,7 @@ void add_verify(Exposition& out, const std::string& rank, const RankStats& stats
 
 }  // namespace
 
-void add_rank_metrics(Exposition& out, const HostView& view, std::set<int>& seen) {
+void add_rank_metrics(Exposition& out, const HostView& view, const std::set<int>& seen) {
   if (view.config) out.add(Metric::ranks_expected, view.config->engine.ranks);
   out.add(Metric::stats_up, view.stats ? 1 : 0);
   if (!view.stats) return;
@@ -69,8 +69,8 @@ void add_rank_metrics(Exposition& out, const HostView& view, std::set<int>& seen
     out.add(Metric::patch_processes, {std::string(patch_state_name(state))}, processes[state]);
 
   const auto ranks = living_ranks(view);
-  for (const auto& [rank, stats] : ranks) seen.insert(rank);
   std::set<int> shown = seen;
+  for (const auto& [rank, stats] : ranks) shown.insert(rank);
   if (view.config)
     for (int rank = 0; rank < view.config->engine.ranks; ++rank) shown.insert(rank);
   for (const int rank : shown)

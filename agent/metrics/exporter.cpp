@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/metrics/exporter.h"
 
+#include <nlohmann/json.hpp>
+
 #include "agent/metrics/page.h"
 
 namespace kdtree {
@@ -20,7 +22,7 @@ HttpReply exposition(const std::vector<prometheus::MetricFamily>& families,
 }  // namespace
 
 Exporter::Exporter(ExporterOptions options) : options_(std::move(options)), gpus_(options_.gpus) {
-  last_ = std::make_shared<const Look>(look());
+  keep(look());
   looker_ = std::thread([this] { keep_looking(); });
 }
 
@@ -33,90 +35,87 @@ Exporter::~Exporter() {
   looker_.join();
 }
 
-Exporter::Look Exporter::look() {
+Exporter::Look Exporter::look() const {
   const auto began = steady_clock::now();
   HostView view = read_host_view(options_.root, options_.stats_dir);
-  Look now;
-  now.at = steady_clock::now();
-  add_rank_metrics(now.series, view, ranks_seen_);
-  add_moe_metrics(now.series, view, moe_tracker_, now.at);
-  add_host_metrics(now.series, view);
-  now.live = live_host(view, moe_picture(view, moe_tracker_));
-  if (const RankStats* rank = moe_spokesman(view)) now.moe = rank->moe;
-  now.config = std::move(view.config);
-  now.problems = std::move(view.problems);
-  now.took = steady_clock::now() - began;
-  return now;
+  const auto now = steady_clock::now();
+  return {std::move(view), now, now - began};
+}
+
+void Exporter::keep(Look look) {
+  last_ = std::move(look);
+  for (const auto& [rank, stats] : living_ranks(last_.view)) ranks_seen_.insert(rank);
+  follow_moe(moe_tracker_, last_.view, last_.at);
 }
 
 void Exporter::keep_looking() {
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, options_.period, [this] { return stop_; })) {
     lock.unlock();
-    auto now = std::make_shared<const Look>(look());
+    Look now = look();
     const NvmlSnapshot nvml = gpus_.snapshot();
     lock.lock();
-    last_ = std::move(now);
+    keep(std::move(now));
     history_.add(nvml, steady_clock::now());
   }
 }
 
-std::shared_ptr<const Exporter::Look> Exporter::last() const {
+bool Exporter::is_young() const { return steady_clock::now() - last_.at <= options_.files_valid; }
+
+bool Exporter::turning() const {
   const std::lock_guard lock(mutex_);
-  return last_;
+  return is_young();
 }
 
-bool Exporter::is_young(const Look& look) const {
-  return steady_clock::now() - look.at <= options_.files_valid;
-}
-
-bool Exporter::turning() const { return is_young(*last()); }
+const Config* Exporter::config() const { return last_.view.config ? &*last_.view.config : nullptr; }
 
 std::vector<prometheus::MetricFamily> Exporter::Collect() const {
-  const auto last = this->last();
+  const NvmlSnapshot nvml = gpus_.snapshot();
   Exposition out;
-  if (is_young(*last)) {
-    out = last->series;
+  const std::lock_guard lock(mutex_);
+  if (is_young()) {
+    add_rank_metrics(out, last_.view, ranks_seen_);
+    add_moe_metrics(out, last_.view, moe_tracker_);
+    add_host_metrics(out, last_.view);
   } else {
     out.add(Metric::stats_up, 0);
     out.add(Metric::host_up, 0);
   }
-  add_gpu_metrics(out, gpus_.snapshot(), last->config ? &*last->config : nullptr);
+  add_gpu_metrics(out, nvml, config());
   add_agent_metrics(out, started_);
   out.add(Metric::collector_age, {"files"},
-          std::chrono::duration<double>(steady_clock::now() - last->at).count());
-  out.add(Metric::collector_duration, {"files"}, last->took.count());
-  return out.families();
+          std::chrono::duration<double>(steady_clock::now() - last_.at).count());
+  out.add(Metric::collector_duration, {"files"}, last_.took.count());
+  return std::move(out).families();
 }
 
-HttpReply Exporter::experts(std::string_view accept) const {
-  const auto last = this->last();
+std::vector<prometheus::MetricFamily> Exporter::experts() const {
   Exposition out;
-  if (is_young(*last) && last->moe) add_expert_metrics(out, *last->moe);
-  return exposition(out.families(), accept);
+  const std::lock_guard lock(mutex_);
+  if (is_young())
+    if (const RankStats* rank = moe_spokesman(last_.view)) add_expert_metrics(out, *rank->moe);
+  return std::move(out).families();
 }
 
-HttpReply Exporter::live() const {
-  const auto last = this->last();
+std::string Exporter::live() const {
+  const NvmlSnapshot nvml = gpus_.snapshot();
   nlohmann::ordered_json all{
       {"version", KDTREE_VERSION},
       {"time",
        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()}};
-  GpuHistory history;
-  {
-    const std::lock_guard lock(mutex_);
-    history = history_;
-  }
-  all["gpus"] = live_gpus(gpus_.snapshot(), history);
+  const std::lock_guard lock(mutex_);
+  all["gpus"] = live_gpus(nvml, history_);
+  nlohmann::ordered_json rest;
+  if (is_young()) rest = live_host(last_.view, moe_picture(last_.view, moe_tracker_));
   for (const char* part : {"host", "moe", "ranks"})
-    all[part] = is_young(*last) ? last->live.at(part) : nlohmann::ordered_json(nullptr);
-  return {200, "application/json", all.dump() + "\n"};
+    all[part] = rest.is_null() ? nlohmann::ordered_json(nullptr) : std::move(rest[part]);
+  return all.dump() + "\n";
 }
 
 HttpReply Exporter::answer(const HttpRequest& request) const {
   if (request.path == "/metrics") return exposition(Collect(), request.accept);
-  if (request.path == "/metrics/experts") return experts(request.accept);
-  if (request.path == "/live.json") return live();
+  if (request.path == "/metrics/experts") return exposition(experts(), request.accept);
+  if (request.path == "/live.json") return {200, "application/json", live()};
   if (request.path == "/healthz")
     return turning() ? HttpReply{200, std::string(kPlain), "ok\n"}
                      : HttpReply{503, std::string(kPlain), "files are not being read\n"};
@@ -127,7 +126,11 @@ HttpReply Exporter::answer(const HttpRequest& request) const {
 }
 
 std::vector<std::string> Exporter::problems() const {
-  std::vector<std::string> found = last()->problems;
+  std::vector<std::string> found;
+  {
+    const std::lock_guard lock(mutex_);
+    found = last_.view.problems;
+  }
   const NvmlSnapshot nvml = gpus_.snapshot();
   if (nvml.failure && nvml.failure->failure != NvmlFailure::starting)
     found.push_back("NVML is not usable (" + std::string(nvml_failure_name(nvml.failure->failure)) +

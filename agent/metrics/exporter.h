@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,8 +29,8 @@ struct ExporterOptions {
 };
 
 // Everything that the agent knows, always ready: one thread looks at the files, the sampler's at
-// the GPUs, and a scrape only copies what they found last. Collect() and answer() never wait for a
-// file, a GPU or another scrape.
+// the GPUs, and a scrape only writes down what they found last. Collect() and answer() never wait
+// for a file or a GPU.
 class Exporter : public prometheus::Collectable {
  public:
   explicit Exporter(ExporterOptions options);  // returns after the first look at the files
@@ -53,31 +52,29 @@ class Exporter : public prometheus::Collectable {
 
  private:
   struct Look {
-    Exposition series;
-    std::optional<Config> config;
-    std::optional<MoeStats> moe;  // of the rank that speaks for all
-    nlohmann::ordered_json live;
-    std::vector<std::string> problems;
+    HostView view;
     std::chrono::steady_clock::time_point at;
     std::chrono::duration<double> took{0};
   };
-  Look look();
+  Look look() const;
   void keep_looking();
-  std::shared_ptr<const Look> last() const;
-  bool is_young(const Look& look) const;
-  HttpReply experts(std::string_view accept) const;
-  HttpReply live() const;
+  // The rest with the lock held.
+  void keep(Look look);
+  bool is_young() const;
+  const Config* config() const;
+  std::vector<prometheus::MetricFamily> experts() const;
+  std::string live() const;
 
   const ExporterOptions options_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   GpuSampler gpus_;
-  std::set<int> ranks_seen_;
-  MoeTracker moe_tracker_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // of all that follows; never held while a file or a GPU is read
   std::condition_variable stopping_;
   bool stop_ = false;
-  std::shared_ptr<const Look> last_;
-  GpuHistory history_;  // guarded by mutex_
+  Look last_;
+  std::set<int> ranks_seen_;
+  MoeTracker moe_tracker_;
+  GpuHistory history_;
   std::thread looker_;
 };
 

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/metrics/exposition.h"
 
-#include <prometheus/text_serializer.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 
 namespace kdtree {
 namespace {
@@ -32,6 +29,7 @@ prometheus::MetricType family_type(MetricType type) {
 prometheus::ClientMetric labelled(const MetricSpec& spec, const std::vector<std::string>& labels) {
   prometheus::ClientMetric series;
   const std::size_t count = std::min(labels.size(), spec.labels.size());
+  series.label.reserve(count);
   for (std::size_t i = 0; i < count; ++i)
     series.label.push_back({std::string(spec.labels[i]), printable(labels[i])});
   return series;
@@ -40,6 +38,7 @@ prometheus::ClientMetric labelled(const MetricSpec& spec, const std::vector<std:
 }  // namespace
 
 Exposition::Exposition() {
+  families_.reserve(metric_catalog().size());
   for (const MetricSpec& spec : metric_catalog()) {
     prometheus::MetricFamily family;
     family.name = spec.name;
@@ -71,17 +70,13 @@ void Exposition::add_histogram(Metric metric, const std::vector<std::string>& la
   families_[static_cast<std::size_t>(metric)].metric.push_back(std::move(series));
 }
 
-std::vector<prometheus::MetricFamily> Exposition::families() const {
-  std::vector<prometheus::MetricFamily> present;
-  std::copy_if(families_.begin(), families_.end(), std::back_inserter(present),
-               [](const prometheus::MetricFamily& family) { return !family.metric.empty(); });
-  return present;
+std::vector<prometheus::MetricFamily> Exposition::families() const& {
+  return Exposition(*this).families();
 }
 
-std::string as_text(const std::vector<prometheus::MetricFamily>& families) {
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, families);
-  return std::move(out).str();
+std::vector<prometheus::MetricFamily> Exposition::families() && {
+  std::erase_if(families_, [](const auto& family) { return family.metric.empty(); });
+  return std::move(families_);
 }
 
 }  // namespace kdtree

@@ -32,7 +32,8 @@ class Exposition {
                      double sum);
 
   // Families that have a series, in the catalogue's order.
-  std::vector<prometheus::MetricFamily> families() const;
+  std::vector<prometheus::MetricFamily> families() const&;
+  std::vector<prometheus::MetricFamily> families() &&;
 
  private:
   std::vector<prometheus::MetricFamily> families_;  // one for each Metric

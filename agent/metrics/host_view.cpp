@@ -64,7 +64,7 @@ HostView read_host_view(const Root& root, const std::filesystem::path& stats_dir
   }
   read_current(root, view);
   read_trial(root, view);
-  if (auto stats = read_stats_dir(root, stats_dir))
+  if (auto stats = read_stats_dir(root, stats_dir, RoutingTables::of_lowest_rank))
     view.stats = std::move(*stats);
   else
     view.problems.push_back(stats.error().what);

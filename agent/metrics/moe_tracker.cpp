@@ -9,11 +9,10 @@
 namespace kdtree {
 namespace {
 
-ExpertTable difference(const ExpertTable& now, const ExpertTable& before) {
-  ExpertTable grown(now.size());
+void subtract(const ExpertTable& now, const ExpertTable& before, ExpertTable& grown) {
+  grown.resize(now.size());
   for (std::size_t i = 0; i < now.size(); ++i)
     grown[i] = now[i] >= before[i] ? now[i] - before[i] : 0;
-  return grown;
 }
 
 }  // namespace
@@ -33,7 +32,7 @@ void MoeTracker::take(const RankStats& rank, const std::optional<MoeLayout>& lay
   if (rank.pid != pid_ || rank.pid_start_ticks != start_ticks_ ||
       before_.size() != moe.expert_tokens.size())
     begin_anew(rank);
-  grown_ = difference(moe.expert_tokens, before_);
+  subtract(moe.expert_tokens, before_, grown_);
   add_expected(moe, layout ? &*layout : nullptr);
   if (layout && layout->placed) add_highest(moe, *layout);
   before_ = moe.expert_tokens;
@@ -84,7 +83,7 @@ void MoeTracker::slide(const MoeStats& moe, std::chrono::steady_clock::time_poin
   window_.clear();
   window_steps_ = window_tokens_ = 0;
   if (!kept_.empty()) {
-    window_ = difference(moe.expert_tokens, kept_.front().table);
+    subtract(moe.expert_tokens, kept_.front().table, window_);
     window_steps_ = moe.steps - std::min(moe.steps, kept_.front().steps);
     window_tokens_ = moe.tokens - std::min(moe.tokens, kept_.front().tokens);
   }

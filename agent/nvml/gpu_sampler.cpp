@@ -26,7 +26,8 @@ void start_thread(const SharedState& state, std::function<void()> work) {
   }).detach();
 }
 
-bool is_overdue(const std::optional<SteadyTime>& since, const GpuSamplerOptions& options) {
+bool is_overdue(const InCall& in_call, const GpuSamplerOptions& options) {
+  const auto since = in_call.since();
   return since && steady_clock::now() - *since > options.hung_after;
 }
 
@@ -42,7 +43,7 @@ class RestartJudge {
     bool any_well = false;
     bool all_well = true;
     for (const auto& [key, slot] : state.gpus) {
-      if (slot.in_call_since && slot.session == state.session) any_well = true;
+      if (slot.in_call.since() && slot.session == state.session) any_well = true;
       const bool well =
           slot.session == state.session && (!slot.condition || slot.condition == GpuCondition::ok);
       any_well = any_well || well;
@@ -67,8 +68,8 @@ class RestartJudge {
   // For so long that the call may never return, and the session never end.
   static bool in_a_call(const GpuSampler::State& state, SteadyTime now) {
     return std::any_of(state.gpus.begin(), state.gpus.end(), [&](const auto& entry) {
-      return entry.second.in_call_since &&
-             now - *entry.second.in_call_since > state.options.hung_after / 2;
+      const auto since = entry.second.in_call.since();
+      return since && now - *since > state.options.hung_after / 2;
     });
   }
 
@@ -100,15 +101,12 @@ void supervise(const SharedState& state) {
   const SamplerRun always;
   RestartJudge judge(state->options);
   while (true) {
-    {
-      const std::lock_guard lock(state->mutex);
-      state->supervisor_in_call_since = steady_clock::now();
-    }
+    state->supervisor_in_call.begin();
     auto session = NvmlSession::begin(state->options.nvml_path);
     std::uint64_t number = 0;
     {
       const std::lock_guard lock(state->mutex);
-      state->supervisor_in_call_since.reset();
+      state->supervisor_in_call.end();
       state->failure = session ? std::nullopt : std::optional(session.error());
       state->visible = session ? (*session)->gpus() : 0;
       state->driver = session ? (*session)->driver() : "";
@@ -140,7 +138,7 @@ GpuSnapshot snapshot_of(const GpuSlot& slot, const GpuSampler::State& state, Ste
   gpu.pci_bus_id = slot.pci_bus_id;
   gpu.condition = slot.condition;
   gpu.detail = slot.detail;
-  if (is_overdue(slot.in_call_since, options)) {
+  if (is_overdue(slot.in_call, options)) {
     gpu.condition = GpuCondition::hung;
     gpu.detail = "a call does not return";
   } else if (is_gone(slot, state, now)) {
@@ -180,15 +178,10 @@ bool sleep_until(GpuSampler::State& state, const SamplerRun& run, SteadyTime unt
   return !state.stop && !run.over;
 }
 
-nvmlReturn_t timed_call(GpuSampler::State& state, std::optional<SteadyTime>& since,
-                        const NvmlCall& call) {
-  {
-    const std::lock_guard lock(state.mutex);
-    since = steady_clock::now();
-  }
+nvmlReturn_t timed_call(InCall& in_call, const NvmlCall& call) {
+  in_call.begin();
   const nvmlReturn_t result = call();
-  const std::lock_guard lock(state.mutex);
-  since.reset();
+  in_call.end();
   return result;
 }
 
@@ -210,13 +203,13 @@ NvmlSnapshot GpuSampler::snapshot() const {
   const auto now = steady_clock::now();
   NvmlSnapshot snapshot;
   snapshot.failure = state.failure;
-  if (is_overdue(state.supervisor_in_call_since, state.options))
+  if (is_overdue(state.supervisor_in_call, state.options))
     snapshot.failure = NvmlError{NvmlFailure::hung, "nvmlInit does not return"};
   snapshot.driver = state.driver;
   snapshot.visible = state.visible;
   snapshot.session = state.session;
   snapshot.events = !snapshot.failure && state.events_registered.size() == state.visible &&
-                    !is_overdue(state.events_in_call_since, state.options);
+                    !is_overdue(state.events_in_call, state.options);
   for (const auto& [key, slot] : state.gpus) snapshot.gpus.push_back(snapshot_of(slot, state, now));
   std::sort(snapshot.gpus.begin(), snapshot.gpus.end(), [](const auto& a, const auto& b) {
     return std::tie(a.index, a.uuid) < std::tie(b.index, b.uuid);

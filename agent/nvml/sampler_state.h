@@ -18,6 +18,21 @@ namespace kdtree {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
+// Since when a thread is inside NVML. Concurrency: that thread writes, anyone reads, without a
+// lock.
+class InCall {
+ public:
+  void begin() { since_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
+  void end() { since_ = 0; }
+  std::optional<SteadyTime> since() const {
+    const auto ticks = since_.load();
+    return ticks == 0 ? std::nullopt : std::optional(SteadyTime(SteadyTime::duration(ticks)));
+  }
+
+ private:
+  std::atomic<SteadyTime::rep> since_{0};
+};
+
 // What is known of one GPU; guarded by GpuSampler::State::mutex.
 struct GpuSlot {
   int index = 0;
@@ -25,8 +40,8 @@ struct GpuSlot {
   std::string uuid, name, pci_bus_id;
   std::optional<GpuCondition> condition;
   std::string detail;
-  std::optional<SteadyTime> in_call_since;  // a thread is inside NVML
-  std::optional<SteadyTime> sampled_at;     // last good sample
+  InCall in_call;
+  std::optional<SteadyTime> sampled_at;  // last good sample
   std::optional<SteadyTime> slow_at;
   std::chrono::duration<double> sample_took{0};
   GpuValues values;
@@ -49,12 +64,12 @@ struct GpuSampler::State {
   int threads = 0;
 
   std::optional<NvmlError> failure = NvmlError{NvmlFailure::starting, "no answer yet"};
-  std::optional<SteadyTime> supervisor_in_call_since;
+  InCall supervisor_in_call;
   std::string driver;
   unsigned visible = 0;
   std::uint64_t session = 0;  // counts them
   SteadyTime session_began;
-  std::optional<SteadyTime> events_in_call_since;
+  InCall events_in_call;
   std::set<int> events_registered;
   std::map<std::string, GpuSlot> gpus;  // by UUID; by "#index" while that is not known
 };
@@ -75,8 +90,7 @@ void watch_events(const SharedState& state, const SharedRun& run);
 // Sleeps until `until`, or until the run or the sampler ends; false then.
 bool sleep_until(GpuSampler::State& state, const SamplerRun& run, SteadyTime until);
 
-// Makes one NVML call and keeps `since` set while it lasts.
-nvmlReturn_t timed_call(GpuSampler::State& state, std::optional<SteadyTime>& since,
-                        const NvmlCall& call);
+// Makes one NVML call and says so in `in_call` while it lasts.
+nvmlReturn_t timed_call(InCall& in_call, const NvmlCall& call);
 
 }  // namespace kdtree

@@ -39,9 +39,7 @@ class EventWatcher {
   }
 
  private:
-  nvmlReturn_t call(const NvmlCall& what) {
-    return timed_call(state_, state_.events_in_call_since, what);
-  }
+  nvmlReturn_t call(const NvmlCall& what) { return timed_call(state_.events_in_call, what); }
 
   // Index and key of each. A GPU that hangs would hold up the events of all others.
   std::set<std::pair<int, std::string>> answering() const {
@@ -54,8 +52,8 @@ class EventWatcher {
   }
 
   static bool overdue(const GpuSlot& slot) {
-    return slot.in_call_since &&
-           std::chrono::steady_clock::now() - *slot.in_call_since > std::chrono::seconds(1);
+    const auto since = slot.in_call.since();
+    return since && std::chrono::steady_clock::now() - *since > std::chrono::seconds(1);
   }
 
   void make_set(const std::set<std::pair<int, std::string>>& wanted) {

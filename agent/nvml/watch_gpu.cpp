@@ -58,10 +58,10 @@ class GpuWatcher {
     slot_ = &state_.gpus[key];  // map nodes stay where they are
     slot_->index = index_;
     slot_->session = session_;
-    slot_->in_call_since.reset();
+    slot_->in_call.end();
   }
 
-  nvmlReturn_t call(const NvmlCall& what) { return timed_call(state_, slot_->in_call_since, what); }
+  nvmlReturn_t call(const NvmlCall& what) { return timed_call(slot_->in_call, what); }
 
   // True: go on. False: the GPU is in a bad way, and that was recorded.
   bool passes(nvmlReturn_t result) {

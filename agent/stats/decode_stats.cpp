@@ -56,23 +56,27 @@ std::string nonsense_in(const kdtree_stats_header& header) {
   return {};
 }
 
-// The table of section `section`, or nothing where it doesn't fit the file. rows and cols are 32
-// bits wide, so their product times eight can pass 64 bits: the bound is checked by division.
-std::optional<std::vector<std::uint64_t>> table_of(std::span<const std::byte> image,
-                                                   const kdtree_stats_section& section) {
+// Cells of section `section`, or nothing where it doesn't fit the file. rows and cols are 32 bits
+// wide, so their product times eight can pass 64 bits: the bound is checked by division.
+std::optional<std::uint64_t> cells_of(std::span<const std::byte> image,
+                                      const kdtree_stats_section& section) {
   if (section.elem_bytes != 8 || section.offset % 8 != 0 ||
       section.offset < KDTREE_STATS_HEADER_BYTES || section.offset > image.size())
     return std::nullopt;
   const std::uint64_t room = (image.size() - section.offset) / 8;
   const std::uint64_t cells = std::uint64_t{section.rows} * section.cols;
-  if (cells > room) return std::nullopt;
+  return cells > room ? std::nullopt : std::optional(cells);
+}
+
+std::vector<std::uint64_t> table_at(std::span<const std::byte> image, std::uint64_t offset,
+                                    std::uint64_t cells) {
   std::vector<std::uint64_t> table(cells);
-  if (cells > 0) std::memcpy(table.data(), image.data() + section.offset, cells * 8);
+  if (cells > 0) std::memcpy(table.data(), image.data() + offset, cells * 8);
   return table;
 }
 
 std::string read_moe(std::span<const std::byte> image, const kdtree_stats_header& header,
-                     std::optional<MoeStats>& out) {
+                     bool with_tables, std::optional<MoeStats>& out) {
   MoeStats moe;
   moe.layers = header.moe_layers;
   moe.experts = header.moe_experts;
@@ -83,10 +87,13 @@ std::string read_moe(std::span<const std::byte> image, const kdtree_stats_header
   std::size_t section_bytes = 0;
   for (std::uint32_t i = 0; i < header.section_count; ++i) {
     const kdtree_stats_section& section = header.sections[i];
-    auto table = table_of(image, section);
-    if (!table) return "section " + std::to_string(i) + " does not fit the file";
-    section_bytes += table->size() * 8;
+    const auto cells = cells_of(image, section);
+    if (!cells) return "section " + std::to_string(i) + " does not fit the file";
+    section_bytes += *cells * 8;
     if (section_bytes > image.size()) return "sections overlap";
+    const auto keep = [&](std::vector<std::uint64_t>& table) {
+      if (with_tables) table = table_at(image, section.offset, *cells);
+    };
     const auto shaped = [&](std::uint32_t cols) {
       return section.rows == header.moe_layers && section.cols == cols;
     };
@@ -94,19 +101,19 @@ std::string read_moe(std::span<const std::byte> image, const kdtree_stats_header
     switch (section.kind) {
       case KDTREE_SECTION_EXPERT_TOKENS:
         fits = shaped(header.moe_experts);
-        moe.expert_tokens = std::move(*table);
+        keep(moe.expert_tokens);
         break;
       case KDTREE_SECTION_UNIQUE_EXPERTS:
         fits = shaped(1);
-        moe.unique_experts = std::move(*table);
+        keep(moe.unique_experts);
         break;
       case KDTREE_SECTION_LAYER_STEPS:
         fits = shaped(1);
-        moe.layer_steps = std::move(*table);
+        keep(moe.layer_steps);
         break;
       case KDTREE_SECTION_IDLE_RANKS:
         fits = section.rows == header.moe_layers;
-        moe.idle_ranks = std::move(*table);
+        keep(moe.idle_ranks);
         moe.idle_ranks_width = section.cols;
         break;
       default:
@@ -177,7 +184,7 @@ bool is_fresh(std::span<const std::byte> image) {
 
 }  // namespace
 
-StatsFile decode_stats(std::span<const std::byte> image) {
+StatsFile decode_stats(std::span<const std::byte> image, int last_rank_with_tables) {
   kdtree_stats_header header;
   if (image.size() > KDTREE_STATS_MAX_BYTES)
     return bad(StatsOutcome::too_large, "larger than 16 MiB");
@@ -209,7 +216,8 @@ StatsFile decode_stats(std::span<const std::byte> image) {
     return bad(StatsOutcome::damaged, wrong);
 
   RankStats stats = decoded(header);
-  if (std::string wrong = read_moe(image, header, stats.moe); !wrong.empty())
+  const bool with_tables = stats.tp_rank.value_or(kEveryRank) <= last_rank_with_tables;
+  if (std::string wrong = read_moe(image, header, with_tables, stats.moe); !wrong.empty())
     return bad(StatsOutcome::damaged, wrong);
   StatsFile file;
   file.outcome = StatsOutcome::ok;

@@ -37,6 +37,13 @@ StatsFile bad(StatsOutcome outcome, std::string detail) {
 
 std::string reason_of(int number) { return std::strerror(number); }
 
+// What the files of one folder share.
+struct Reading {
+  std::size_t budget;                      // bytes left
+  int last_rank_with_tables = kEveryRank;  // decode_stats()
+  std::vector<std::byte> image;            // of the file at hand; its memory is used again
+};
+
 // The whole file in `image`, or why not.
 std::optional<StatsFile> read_image(int fd, std::size_t budget, std::vector<std::byte>& image) {
   struct stat info {};
@@ -68,15 +75,15 @@ std::uint64_t sequence_of(const std::vector<std::byte>& image) {
 
 // Reads until it is whole. A wrong checksum under a sequence that moved means that writes fell into
 // our reads.
-StatsFile read_whole(int fd, std::size_t& budget) {
-  std::vector<std::byte> image;
+StatsFile read_whole(int fd, Reading& reading) {
+  auto& [budget, last_rank_with_tables, image] = reading;
   StatsFile file;
   std::optional<std::uint64_t> first_sequence;
   bool moved = false;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(kBetweenAttempts);
     if (auto failed = read_image(fd, budget, image)) return *failed;
-    file = decode_stats(image);
+    file = decode_stats(image, last_rank_with_tables);
     if (file.outcome == StatsOutcome::ok) budget -= std::min(budget, image.size());
     if (file.outcome != StatsOutcome::torn && file.outcome != StatsOutcome::damaged &&
         file.outcome != StatsOutcome::truncated)
@@ -118,7 +125,7 @@ void check_writer(const Root& root, StatsFile& file) {
   if (file.outcome != StatsOutcome::ok) file.stats.reset();
 }
 
-StatsFile read_at(const Root& root, int dir, const char* name, std::size_t& budget) {
+StatsFile read_at(const Root& root, int dir, const char* name, Reading& reading) {
   const UniqueFd fd(::openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   if (!fd && errno == ELOOP) return bad(StatsOutcome::not_regular, "a symbolic link");
   if (!fd && (errno == ENXIO || errno == ENODEV))
@@ -127,9 +134,14 @@ StatsFile read_at(const Root& root, int dir, const char* name, std::size_t& budg
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return bad(StatsOutcome::unreadable, reason_of(errno));
   if (!S_ISREG(info.st_mode)) return bad(StatsOutcome::not_regular, "not a regular file");
-  StatsFile file = read_whole(fd.get(), budget);
+  StatsFile file = read_whole(fd.get(), reading);
   if (file.outcome == StatsOutcome::ok) check_writer(root, file);
   return file;
+}
+
+bool counts_routing(const StatsFile& file) {
+  return file.stats && file.stats->tp_rank && file.stats->moe && file.stats->moe->steps > 0 &&
+         !file.stats->moe->expert_tokens.empty();
 }
 
 struct CloseDir {
@@ -169,13 +181,14 @@ std::string_view outcome_name(StatsOutcome outcome) {
 std::span<const StatsOutcome> all_outcomes() { return kOutcomes; }
 
 StatsFile read_stats_file(const Root& root, const std::filesystem::path& path) {
-  std::size_t budget = KDTREE_STATS_MAX_BYTES;
-  StatsFile file = read_at(root, AT_FDCWD, path.c_str(), budget);
+  Reading reading{KDTREE_STATS_MAX_BYTES, kEveryRank, {}};
+  StatsFile file = read_at(root, AT_FDCWD, path.c_str(), reading);
   file.path = path;
   return file;
 }
 
-Result<StatsDir> read_stats_dir(const Root& root, const std::filesystem::path& dir) {
+Result<StatsDir> read_stats_dir(const Root& root, const std::filesystem::path& dir,
+                                RoutingTables tables) {
   UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd && errno == ENOENT) return StatsDir{};
   if (!fd) return tl::make_unexpected(io_error("opening", dir, errno));
@@ -197,12 +210,14 @@ Result<StatsDir> read_stats_dir(const Root& root, const std::filesystem::path& d
   if (errno != 0) return tl::make_unexpected(io_error("listing", dir, errno));
 
   std::sort(names.begin(), names.end());
-  std::size_t budget = kStatsMaxDirBytes;
+  Reading reading{kStatsMaxDirBytes, kEveryRank, {}};
   for (const std::string& name : names) {
-    StatsFile file = read_at(root, fd.get(), name.c_str(), budget);
+    StatsFile file = read_at(root, fd.get(), name.c_str(), reading);
     if (file.outcome == StatsOutcome::unreadable &&
         ::faccessat(fd.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
       continue;  // it went away after the listing
+    if (tables == RoutingTables::of_lowest_rank && counts_routing(file))
+      reading.last_rank_with_tables = *file.stats->tp_rank;
     file.path = dir / name;
     found.files.push_back(std::move(file));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <climits>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
@@ -61,16 +62,26 @@ struct StatsDir {
   std::size_t left_out = 0;      // files beyond that
 };
 
+inline constexpr int kEveryRank = INT_MAX;
+
 // Decodes one whole image, without asking whether its writer lives. Outcome ok, torn (odd
-// sequence), damaged, truncated, foreign, newer or too_large. No I/O.
-StatsFile decode_stats(std::span<const std::byte> image);
+// sequence), damaged, truncated, foreign, newer or too_large. No I/O. The routing tables (0.2 MB at
+// 60 x 384 experts) of a TP rank beyond `last_rank_with_tables` are checked and left empty.
+StatsFile decode_stats(std::span<const std::byte> image, int last_rank_with_tables = kEveryRank);
 
 // Reads one file. /proc is looked up under `root`; `path` is used as it is. Takes at most some 10
 // ms on a local disk.
 StatsFile read_stats_file(const Root& root, const std::filesystem::path& path);
 
+enum class RoutingTables {
+  all,
+  of_lowest_rank,  // at least those of the lowest living rank that counts routing; others may be
+                   // empty
+};
+
 // Reads every "*.stats" of the folder `dir` (used as it is). A folder that doesn't exist holds no
 // files. Errors: the folder can't be listed, or is not a folder.
-Result<StatsDir> read_stats_dir(const Root& root, const std::filesystem::path& dir);
+Result<StatsDir> read_stats_dir(const Root& root, const std::filesystem::path& dir,
+                                RoutingTables tables = RoutingTables::all);
 
 }  // namespace kdtree

@@ -39,7 +39,7 @@ namespace {
 
 constexpr unsigned long long kTotalBytes = 96ull << 30;
 constexpr auto kLook = std::chrono::milliseconds(10);
-constexpr auto kLookForEvents = std::chrono::milliseconds(50);
+constexpr auto kLookForEvents = std::chrono::milliseconds(200);
 
 std::atomic<int> initialised{0};
 std::atomic<int> loaded{0};  // the driver's loading that nvmlInit found

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "agent/metrics/catalog.h"
 #include "agent/metrics/exposition.h"
@@ -52,6 +55,41 @@ TEST(Catalog, ItsJsonListsAll) {
   EXPECT_EQ(json["metrics"][0]["labels"].size(), 5u);
   for (const MetricSpec& spec : metric_catalog())
     EXPECT_NE(catalog_as_text().find(spec.name), std::string::npos);
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+// Line by line what prometheus-cpp's own serialiser says, but for their order within a histogram
+// and for how a number is spelt.
+TEST(Exposition, TheTextFormatIsThatOfPrometheusCpp) {
+  Exposition out;
+  out.add(Metric::gpu_power, {"0", "GPU-\"\\"}, 100);
+  out.add(Metric::gpu_power, {"1", "u"}, -0.1);
+  out.add(Metric::gpu_energy, {"0", "u"}, 123456789.125);
+  out.add(Metric::moe_tokens, 18446744073709549568.0);
+  out.add(Metric::nvml_up, 1);
+  const double bounds[]{0.5, 1};
+  const std::uint64_t counts[]{2, 1};
+  out.add_histogram(Metric::gpu_utilization_distribution, {"0", "u"}, bounds, counts, 1.75);
+  std::ostringstream theirs;
+  prometheus::TextSerializer().Serialize(theirs, out.families());
+  const auto expected = sorted_lines(theirs.str());
+  const auto given = sorted_lines(as_text(out.families()));
+  ASSERT_EQ(given.size(), expected.size());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const bool comment = given[i].front() == '#';
+    const auto value = comment ? given[i].size() : given[i].rfind(' ') + 1;
+    EXPECT_EQ(given[i].substr(0, value), expected[i].substr(0, value));
+    if (!comment) {
+      EXPECT_EQ(std::stod(given[i].substr(value)), std::stod(expected[i].substr(value)));
+    }
+  }
 }
 
 TEST(Exposition, OpenMetricsHasUnitsCountersWithoutTotalAndAnEnd) {

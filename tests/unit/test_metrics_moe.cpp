@@ -48,7 +48,8 @@ std::map<std::string, double> scrape(const RankStats& rank, MoeTracker& window, 
   view.config.emplace();
   view.config->moe.ep_size = ep_override;
   Exposition out;
-  add_moe_metrics(out, view, window, now);
+  follow_moe(window, view, now);
+  add_moe_metrics(out, view, window);
   std::map<std::string, double> values;
   const auto scraped = parse_scrape(as_text(out.families())).value();
   for (const Series& series : scraped) {

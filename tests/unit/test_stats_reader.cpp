@@ -322,6 +322,48 @@ TEST_F(StatsReader, AFolderIsBoundedInNumberAndBytes) {
   EXPECT_EQ(outcome_name(dir->files[4].outcome), "too_large");
 }
 
+StatsImage routing_image(int rank, std::uint64_t steps = 1) {
+  StatsImage image(rank);
+  image.header.moe_layers = 1;
+  image.header.moe_experts = 2;
+  image.header.moe_steps = steps;
+  image.add_section(KDTREE_SECTION_EXPERT_TOKENS, 1, 2, {3, 4});
+  return image;
+}
+
+// In whatever order they come, and whatever comes before it that routes nothing or is dead.
+TEST_F(StatsReader, TheTablesOfTheLowestRankAreThereWhenOnlyThoseAreAskedFor) {
+  StatsImage gone = routing_image(0);
+  gone.header.pid_start_ticks += 1;
+  write("10.stats", routing_image(7).bytes());
+  write("20.stats", gone.bytes());
+  write("30.stats", routing_image(1, 0).bytes());
+  write("40.stats", routing_image(2).bytes());
+  write("50.stats", routing_image(2).bytes());
+  write("60.stats", routing_image(5).bytes());
+  write("70.stats", routing_image(-1).bytes());
+  const std::size_t all[]{2, 0, 2, 2, 2, 2, 2};
+  const std::size_t lowest[]{2, 0, 2, 2, 2, 0, 0};
+  for (const auto tables : {RoutingTables::all, RoutingTables::of_lowest_rank}) {
+    const auto dir = read_stats_dir(root_, dir_, tables);
+    ASSERT_EQ(dir->files.size(), 7u);
+    for (std::size_t i = 0; i < 7; ++i) {
+      const auto& stats = dir->files[i].stats;
+      EXPECT_EQ(stats.has_value(), i != 1) << i;
+      EXPECT_EQ(stats ? stats->moe->expert_tokens.size() : 0,
+                (tables == RoutingTables::all ? all : lowest)[i])
+          << i;
+    }
+  }
+}
+
+TEST_F(StatsReader, ATableThatIsLeftOutIsCheckedAllTheSame) {
+  StatsImage image = routing_image(3);
+  image.header.sections[0].rows = 1u << 31;
+  EXPECT_EQ(outcome_name(decode_stats(image.bytes(), 2).outcome), "damaged");
+  EXPECT_EQ(outcome_name(decode_stats(routing_image(3).bytes(), 2).outcome), "ok");
+}
+
 TEST_F(StatsReader, AFolderThatIsntThereIsEmptyAndOneThatIsNoFolderIsAnError) {
   EXPECT_TRUE(read_stats_dir(root_, dir_ / "none")->files.empty());
   write("file", {});
