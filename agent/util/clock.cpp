@@ -34,7 +34,9 @@ std::optional<std::uint64_t> process_start_ticks(pid_t pid, const Root& root) {
   if (!text) return std::nullopt;
   // Field 2, the name, may hold anything; the fields after its last ')' are plain.
   std::size_t at = text->rfind(')');
-  if (at == std::string::npos) return std::nullopt;
+  if (at == std::string::npos || at + 2 >= text->size()) return std::nullopt;
+  const char state = (*text)[at + 2];
+  if (state == 'Z' || state == 'X') return std::nullopt;
   for (int field = 2; field < 22; ++field) {
     at = text->find(' ', at + 1);
     if (at == std::string::npos) return std::nullopt;

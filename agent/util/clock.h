@@ -21,7 +21,8 @@ std::uint64_t boottime_ns();
 std::string boot_id(const Root& root = Root{});
 
 // /proc/<pid>/stat field 22, clock ticks since boot: with the pid and the boot id it names a
-// process for ever. nullopt: no such process.
+// process for ever. nullopt: no such process, or one that has ended and that its parent didn't
+// wait for yet.
 std::optional<std::uint64_t> process_start_ticks(pid_t pid, const Root& root = Root{});
 
 }  // namespace kdtree

@@ -213,6 +213,12 @@ TEST_F(Files, LockRefusesAPlantedLink) {
 TEST(Clock, KnowsThisProcess) {
   EXPECT_GT(process_start_ticks(::getpid()).value_or(0), 0u);
   EXPECT_FALSE(process_start_ticks(0x3ffffff));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(process_start_ticks(child)) << "it is a zombie";
+  ::waitpid(child, nullptr, 0);
   EXPECT_EQ(boot_id().size(), 36u);
   EXPECT_EQ(utc_now().size(), 20u);
 }
