@@ -107,6 +107,7 @@ Status StepRunner::run_unit(const Step& step) {
       return services.daemon_reload(kQuick);
     case StepKind::restart_unit: {
       KDTREE_TRY_ASSIGN(const UnitState unit, services.unit(step.unit));
+      if (unit.need_daemon_reload) KDTREE_TRY(services.daemon_reload(kQuick));
       previous_invocation_ = unit.invocation_id;
       generation_ = 0;
       KDTREE_TRY(services.reset_failed(step.unit));

@@ -91,6 +91,10 @@ Status SdBusManager::connect() {
   return {};
 }
 
+Status SdBusManager::ensure_connected() {
+  return sd_bus_is_open(bus_.get()) > 0 ? Status{} : connect();
+}
+
 int SdBusManager::on_job_removed(sd_bus_message* message, void* self, sd_bus_error*) {
   std::uint32_t id = 0;
   const char *path = nullptr, *unit = nullptr, *result = nullptr;
@@ -112,6 +116,7 @@ Status SdBusManager::fill(const std::string& path, const char* interface, UnitSt
 }
 
 Result<UnitState> SdBusManager::unit(const std::string& name) {
+  KDTREE_TRY(ensure_connected());
   bus::BusError error;
   sd_bus_message* raw = nullptr;
   int r = sd_bus_call_method(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager,
@@ -128,6 +133,7 @@ Result<UnitState> SdBusManager::unit(const std::string& name) {
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> SdBusManager::manager_environment() {
+  KDTREE_TRY(ensure_connected());
   bus::BusError error;
   char** raw = nullptr;
   int r = sd_bus_get_property_strv(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager,
@@ -144,23 +150,27 @@ Result<std::vector<std::pair<std::string, std::string>>> SdBusManager::manager_e
   return variables;
 }
 
+// Some versions answer a finished reload by closing the connection or not at all; but neither does
+// one that never came to systemd get an answer. It may be repeated, so it is, once.
 Status SdBusManager::daemon_reload(milliseconds deadline) {
-  sd_bus_message* raw = nullptr;
-  int r = sd_bus_message_new_method_call(bus_.get(), &raw, bus::kSystemd, bus::kManagerPath,
-                                         bus::kManager, "Reload");
-  bus::Message call(raw);
-  bus::BusError error;
-  if (r >= 0)
-    r = sd_bus_call(bus_.get(), call.get(),
-                    static_cast<std::uint64_t>(microseconds(deadline).count()), error.out(),
-                    nullptr);
-  // Some versions answer a finished reload by closing the connection or not at all.
-  if (r < 0 && (error.is(SD_BUS_ERROR_NO_REPLY) || error.is(SD_BUS_ERROR_DISCONNECTED))) {
+  for (bool again = false;; again = true) {
+    KDTREE_TRY(ensure_connected());
+    sd_bus_message* raw = nullptr;
+    int r = sd_bus_message_new_method_call(bus_.get(), &raw, bus::kSystemd, bus::kManagerPath,
+                                           bus::kManager, "Reload");
+    bus::Message call(raw);
+    bus::BusError error;
+    if (r >= 0)
+      r = sd_bus_call(bus_.get(), call.get(),
+                      static_cast<std::uint64_t>(microseconds(deadline).count()), error.out(),
+                      nullptr);
+    if (r >= 0) return {};
+    const bool unanswered = error.is(SD_BUS_ERROR_NO_REPLY) || error.is(SD_BUS_ERROR_DISCONNECTED);
+    if (!unanswered && r != -ECONNRESET && r != -ENOTCONN)
+      return bus_failure("systemd could not reload its configuration", error, r);
     KDTREE_TRY(connect());
-    return {};
+    if (again) return {};
   }
-  if (r < 0) return bus_failure("systemd could not reload its configuration", error, r);
-  return {};
 }
 
 Status SdBusManager::start(const std::string& name, milliseconds deadline, const JobTick& tick) {
@@ -178,6 +188,7 @@ Status SdBusManager::stop(const std::string& name, milliseconds deadline, const 
 }
 
 Status SdBusManager::reset_failed(const std::string& name) {
+  KDTREE_TRY(ensure_connected());
   bus::BusError error;
   int r = sd_bus_call_method(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager,
                              "ResetFailedUnit", error.out(), nullptr, "s", name.c_str());
@@ -187,6 +198,7 @@ Status SdBusManager::reset_failed(const std::string& name) {
 }
 
 Status SdBusManager::terminate_main(const std::string& name) {
+  KDTREE_TRY(ensure_connected());
   bus::BusError error;
   int r =
       sd_bus_call_method(bus_.get(), bus::kSystemd, bus::kManagerPath, bus::kManager, "KillUnit",
@@ -197,6 +209,7 @@ Status SdBusManager::terminate_main(const std::string& name) {
 }
 
 Status SdBusManager::set_enabled(const char* method, const std::string& name) {
+  KDTREE_TRY(ensure_connected());
   const bool enabling = std::strcmp(method, "EnableUnitFiles") == 0;
   const char* names[] = {name.c_str(), nullptr};
   sd_bus_message* raw = nullptr;
@@ -306,6 +319,7 @@ Status SdBusManager::judge(const char* method, const std::string& name,
 Status SdBusManager::run_job(const char* method, const std::string& name, milliseconds deadline,
                              const JobTick& tick) {
   auto until = Clock::now() + deadline;
+  KDTREE_TRY(ensure_connected());
   ended_jobs_.clear();
   KDTREE_TRY_ASSIGN(auto job, begin_job(method, name, until));
   auto result = await_job(job, name, until, tick);

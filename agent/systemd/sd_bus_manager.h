@@ -20,6 +20,8 @@ class SdBusManager : public ServiceManager {
   // Connects, subscribes to job signals and installs the match for them.
   Status connect();
 
+  // Each call connects anew where the connection has been lost before it; one that is lost in its
+  // middle is a failure of that call.
   Result<UnitState> unit(const std::string& name) override;
   Result<std::vector<std::pair<std::string, std::string>>> manager_environment() override;
   Status daemon_reload(std::chrono::milliseconds deadline) override;
@@ -48,6 +50,7 @@ class SdBusManager : public ServiceManager {
   Status judge(const char* method, const std::string& name, const std::string& job_result);
   Result<bool> job_exists(const std::string& job);
   Result<bus::Connection> open() const;
+  Status ensure_connected();
   Status set_enabled(const char* method, const std::string& name);
   Status fill(const std::string& path, const char* interface, UnitState& state);
   // 1 = handled something, 0 = waited, negative errno = connection broken.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <csignal>
 
 #include "agent/plan/evidence.h"
@@ -115,6 +116,14 @@ TEST_F(Transaction, RanksThatDoNotComeBackLiveAreRestarted) {
   EXPECT_EQ(applied(plan_of(f, kValidate)).code, ExitCode::rolled_back);
   EXPECT_EQ(asked, 3);
   EXPECT_EQ(manager.calls.back(), "restart engine.service");
+}
+
+TEST_F(Transaction, NoRestartFromFilesThatSystemdHasNotLoaded) {
+  manager.state.need_daemon_reload = true;
+  ASSERT_EQ(applied(plan_of(facts(), kDeploy)).code, ExitCode::done);
+  const auto restart = std::ranges::find(manager.calls, "restart engine.service");
+  ASSERT_NE(restart, manager.calls.end());
+  EXPECT_EQ(std::count(manager.calls.begin(), restart, "reload"), 2);
 }
 
 TEST_F(Transaction, FailedRestartIsUndone) {

@@ -23,7 +23,7 @@ using std::chrono::seconds;
 constexpr const char* kJob = "/org/freedesktop/systemd1/job/7";
 constexpr const char* kUnitPath = "/org/freedesktop/systemd1/unit/x_2eservice";
 
-// One connection; answers every call by what the test set.
+// One connection after the other; answers every call by what the test set.
 class Peer {
  public:
   std::string job_result = "done";     // of the JobRemoved signal; "" = the signal is never sent
@@ -32,6 +32,9 @@ class Peer {
   std::string load_state = "loaded";
   std::string refuse;  // D-Bus error name for StartUnit and RestartUnit; "" = accepted
   std::string last_method;
+  std::string lost;  // the connection breaks where this method is called, `losses` times
+  int losses = 0;
+  int reloads = 0;  // that were answered
 
   Peer() {
     std::string name = "/tmp/kdtree-bus-XXXXXX";
@@ -59,8 +62,14 @@ class Peer {
 
  private:
   void serve() {
-    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (client < 0) return;
+    while (!stop_) {
+      const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (client < 0) return;
+      serve(client);
+    }
+  }
+
+  void serve(int client) {
     sd_bus* bus = nullptr;
     sd_id128_t id{};
     id.bytes[0] = 1;
@@ -84,6 +93,12 @@ class Peer {
     const char* member = sd_bus_message_get_member(m);
     const std::string method = member ? member : "";
     last_method = method;
+    if (method == lost && losses > 0) {
+      --losses;
+      sd_bus_close(sd_bus_message_get_bus(m));
+      return 1;
+    }
+    if (method == "Reload") ++reloads;
     if (method == "LoadUnit") return sd_bus_reply_method_return(m, "o", kUnitPath);
     if (method == "GetAll") return get_all(m);
     if (method == "Get") {
@@ -243,6 +258,30 @@ TEST_F(SdBusManagerTest, StoppingWhatIsNotThereSucceedsWithoutAJob) {
   peer.refuse = "org.freedesktop.systemd1.NoSuchUnit";
   EXPECT_TRUE(manager.stop("x.service", seconds(10), {}));
   EXPECT_NE(peer.last_method, "StopUnit");
+}
+
+TEST_F(SdBusManagerTest, AReloadThatNobodyAnsweredIsMadeAgain) {
+  peer.lost = "Reload";
+  peer.losses = 1;
+  EXPECT_TRUE(manager.daemon_reload(seconds(10)));
+  EXPECT_EQ(peer.reloads, 1);
+}
+
+TEST_F(SdBusManagerTest, ASystemdThatClosesAtEachReloadHasReloaded) {
+  peer.lost = "Reload";
+  peer.losses = 2;
+  EXPECT_TRUE(manager.daemon_reload(seconds(10)));
+  EXPECT_EQ(peer.losses, 0);
+}
+
+TEST_F(SdBusManagerTest, ALostConnectionFailsOneCallAndNotTheNext) {
+  peer.lost = "ResetFailedUnit";
+  peer.losses = 1;
+  auto lost = manager.reset_failed("x.service");
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().code, ExitCode::refused);
+  EXPECT_TRUE(manager.reset_failed("x.service"));
+  EXPECT_TRUE(manager.restart("x.service", seconds(10), {}));
 }
 
 TEST(SdBusManagerAlone, NoPeerIsARefusalWithAHint) {
