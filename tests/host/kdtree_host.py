@@ -137,7 +137,7 @@ class KdtreeHost(Machine):
 
     def environment(self) -> dict[str, str]:
         """The running engine's environment."""
-        text = self.run(["cat", f"/proc/{self.engine('MainPID')}/environ"]).check().out
+        text = self.read(f"/proc/{self.engine('MainPID')}/environ")
         return dict(line.split("=", 1) for line in text.split("\0") if line)
 
     def ranks(self) -> dict[int, dict[str, Any]]:

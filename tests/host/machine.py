@@ -190,19 +190,22 @@ class Machine:
                                                 env={**os.environ, "KDTREE_DISK_OPTIONS": DISK_OPTIONS,
                                                      "KDTREE_OVERLAY": GIVEN_AWAY if "-U" in self.options else ""})
         deadline = time.monotonic() + BOOT_TIMEOUT_S
-        while not self._booted():
+        while not self._booted(deadline):
             if self._supervisor.poll() is not None or time.monotonic() > deadline:
                 said = (folder / "console").read_text(errors="replace").strip().splitlines()[-3:]
                 raise HostError(f"systemd-nspawn did not boot: {' | '.join(said) or 'it said nothing'}")
             time.sleep(0.02)
 
-    def _booted(self) -> bool:
+    def _booted(self, deadline: float) -> bool:
         if not self.leader:
             self.leader = _inner_init(self._supervisor.pid)
-            if not self.leader:
-                return False
-        state = self.run(["systemctl", "is-system-running"]).out.strip()
-        return state in ("running", "degraded")
+        if not self.leader or not self.path("/run/systemd/private").exists():
+            return False
+        left = max(deadline - time.monotonic(), 1)
+        with contextlib.suppress(TimeoutError):
+            state = self.run(["systemctl", "is-system-running", "--wait"], timeout=left).out.strip()
+            return state in ("running", "degraded")
+        return False
 
     # Everything below works on a booted host.
 
@@ -268,7 +271,7 @@ class Machine:
         body, _, status = done.out.rpartition("\n")
         return (int(status) if done.rc == 0 else 0), body
 
-    def wait(self, what: str, ready, timeout: float = 30):
+    def wait(self, what: str, ready, timeout: float = 30, every: float = 0.05):
         """Asks `ready()` until it answers something true and returns that; AssertionError past `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
@@ -277,7 +280,7 @@ class Machine:
                 return answer
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {timeout} s: {what}")
-            time.sleep(0.05)
+            time.sleep(every)
 
 
 def make_disk(image: Path, megabytes: int = 512) -> Path:

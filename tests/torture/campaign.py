@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every verb, stopped at every change in every way: `make torture`.
 
-    campaign.py [--scenes a,b] [--faults kill,cut] [--seed 1] [--minutes 0] [--jobs 2] [--record FILE] [--runs FILE]
+    campaign.py [--scenes a,b] [--faults kill,cut] [--only TEXT] [--seed 1] [--minutes 0] [--jobs 2] [--again] [--record FILE]
 
---minutes ends it early (0: when all is run); runs come in an order drawn from --seed, so a part is a sample of all.
+--minutes ends it early (0: when all is run); runs come in an order drawn from --seed, so a part is a sample of all. Outcomes
+are kept in the build folder under a digest of kdtreectl and of the harness: the next campaign of the same digest goes on where
+this one stopped (--again: begins anew). The record says "whole" when every planned run was made by one digest.
 Prints "N points x M faults, K inconsistent" and each inconsistent run; exit status 1 where there is one."""
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Iterator, Sequence
 
 from faults import AFTER_END, FAULTS, Outcome, faults_of, run
 from kdtree_host import host_layer
+from kept import Kept, digest_of, key_of
 from machine import Scratch, make_disk
+from package import build_folder
 from verb_scenes import VERBS, Scene, Stage
 from torture_host import Point, TortureHost
 
@@ -38,6 +42,10 @@ class Task:
     scene: Scene
     point: Point
     fault: str
+
+    @property
+    def key(self) -> str:
+        return key_of(self.scene, self.point, self.fault)
 
 
 def tasks_of(scenes: Sequence[Scene], faults: Sequence[str], seed: int) -> list[Task]:
@@ -73,13 +81,17 @@ class Bench:
         return self._hosts[with_disk]
 
     def run(self, task: Task) -> Outcome:
+        """A run that breaks off (the harness could not ask what it wanted to) is made once more, on another host."""
         with_disk = task.fault == "cut"
-        try:
-            return run(self.host(with_disk), task.scene, task.point, task.fault)
-        except (AssertionError, OSError, TimeoutError, RuntimeError) as error:
-            self.drop(with_disk)
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            return Outcome(task.scene.name, str(task.point), task.fault, True, None, (f"the run broke off: {said[0]}",))
+        broke_off = []
+        for _ in range(2):
+            try:
+                return run(self.host(with_disk), task.scene, task.point, task.fault)
+            except (AssertionError, OSError, TimeoutError, RuntimeError, subprocess.SubprocessError) as error:
+                self.drop(with_disk)
+                said = str(error).strip().splitlines() or [type(error).__name__]
+                broke_off.append(f"the run broke off: {said[0]}")
+        return Outcome(task.scene.name, str(task.point), task.fault, True, None, tuple(broke_off))
 
     def drop(self, with_disk: bool) -> None:
         with contextlib.suppress(KeyError):
@@ -113,6 +125,10 @@ class Tally:
         if outcome.broken:
             self.inconsistent.append(outcome)
 
+    @property
+    def seen(self) -> int:
+        return self.runs + self.unreached
+
     def line(self) -> str:
         return f"{len(self.points)} points × {len(self.faults)} faults, {len(self.inconsistent)} inconsistent ({self.runs} runs)"
 
@@ -132,14 +148,14 @@ def _work(layer: Path, folder: Path, tasks: "multiprocessing.Queue", outcomes: "
                 break
             for task in piece:
                 if time.monotonic() < until:
-                    outcomes.put(bench.run(task))
+                    outcomes.put((task.key, bench.run(task)))
     finally:
         bench.close()
         outcomes.put(None)
 
 
-def outcomes_of(layer: Path, folder: Path, tasks: Sequence[Task], jobs: int, until: float) -> Iterator[Outcome]:
-    """Runs `tasks` on `jobs` benches, until time.monotonic() reaches `until`."""
+def outcomes_of(layer: Path, folder: Path, tasks: Sequence[Task], jobs: int, until: float) -> Iterator[tuple[str, Outcome]]:
+    """(key, outcome) of `tasks` as they end. Runs them on `jobs` benches, until time.monotonic() reaches `until`."""
     context = multiprocessing.get_context("fork")
     waiting, done = context.Queue(), context.Queue()
     for piece in [*[tasks[i:i + PIECE] for i in range(0, len(tasks), PIECE)], *[None] * jobs]:
@@ -171,9 +187,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="only runs that have this in \"SCENE | NUMBER CALL ABOUT | FAULT\"")
+    parser.add_argument("--again", action="store_true", help="forget the outcomes that are kept of this digest")
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--runs", type=Path, help="a JSON line for each run")
     options = parser.parse_args()
+    everything = (options.scenes, options.faults, options.only) == (",".join(VERBS), ",".join(ALL_FAULTS), "")
     until = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
     started, commit = time.monotonic(), _commit()
 
@@ -184,20 +202,22 @@ def main() -> int:
     tally = Tally()
     try:
         layer = host_layer(scratch.folder / "package")
+        kept = Kept(build_folder() / "torture", digest_of(layer, build_folder()), forget=options.again)
         with TortureHost([layer]) as host:
             host.prepare()
             scenes = Stage(host).scenes(options.scenes.split(","), say)
-        tasks = tasks_of(scenes, options.faults.split(","), options.seed)
-        say(f"{len(tasks)} runs to make")
-        with open(options.runs or "/dev/null", "w") as log:
-            for outcome in outcomes_of(layer, scratch.folder, tasks, options.jobs, until):
-                tally.add(outcome)
-                log.write(json.dumps({"at_s": round(time.monotonic() - started, 1), **asdict(outcome)}) + "\n")
-                log.flush()
-                if outcome.broken:
-                    say("INCONSISTENT " + text_of(outcome))
-                elif tally.runs % 50 == 0:
-                    say(f"{tally.runs} of {len(tasks)}: {tally.line()}")
+        tasks = [task for task in tasks_of(scenes, options.faults.split(","), options.seed) if options.only in task.key]
+        left = [task for task in tasks if task.key not in kept.outcomes]
+        for key in {task.key for task in tasks} & set(kept.outcomes):
+            tally.add(kept.outcomes[key])
+        say(f"{len(left)} runs to make, {len(tasks) - len(left)} are kept under {kept.digest}")
+        for key, outcome in outcomes_of(layer, scratch.folder, left, options.jobs, until):
+            kept.add(key, outcome)
+            tally.add(outcome)
+            if outcome.broken:
+                say("INCONSISTENT " + text_of(outcome))
+            elif tally.seen % 50 == 0:
+                say(f"{tally.seen} of {len(tasks)}: {tally.line()}")
     finally:
         scratch.remove()
     say(tally.line() + (f", {tally.unreached} points not reached" if tally.unreached else ""))
@@ -205,6 +225,7 @@ def main() -> int:
         options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.write_text(json.dumps({
             "points": len(tally.points), "faults": len(tally.faults), "runs": tally.runs, "planned": len(tasks),
+            "unreached": tally.unreached, "whole": everything and tally.seen == len(tasks),
             "inconsistent": len(tally.inconsistent), "commit": commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}, indent=1) + "\n")
     return 1 if tally.inconsistent else 0

@@ -9,10 +9,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torture_host import DROP_IN, HEALTH, TortureHost
 from tree import Entry, Tree
+
+if TYPE_CHECKING:
+    from verb_scenes import Scene
 
 STATE = "/var/lib/kdtree/state.json"
 JOURNAL = "/var/lib/kdtree/journal/"
@@ -46,7 +49,7 @@ class Damaged(Exception):
 
 def state_of(taken: Tree) -> dict[str, Any]:
     if STATE not in taken:
-        return {"current": NOTHING, "good": None, "trial": False}
+        return {"current": NOTHING, "good": None, "trial": False, "history": []}
     try:
         return json.loads(taken[STATE].held)
     except ValueError as error:
@@ -105,11 +108,44 @@ def after_recovery(host: TortureHost, taken: Tree, old: View, new: View, *, rc: 
     return broken + _which(view, old, new, rc, passed)
 
 
+def holds_already(host: TortureHost, taken: Tree, scene: "Scene", rc: int | None, said: str) -> list[str]:
+    """What a verb that came to its end says of the host is so without a recovery: in force is the new state after exit status 0,
+    the old one after 3 and 4. A change that is still open then has been said to be."""
+    if rc not in (DONE, REFUSED, ROLLED_BACK) or (rc != DONE and not scene.changes):
+        return []
+    target = scene.new if rc == DONE else scene.old
+    broken = []
+    if not host.is_closed():
+        if "kdtreectl" not in said:
+            broken.append(f"the change is still open after exit status {rc}, and nobody is told")
+    elif state_of(taken)["trial"]:
+        broken.append(f"state.json says trial after exit status {rc}")
+    return broken + [f"after exit status {rc}: {rule}" for rule in _engine(host, taken, dict(target.current))]
+
+
+def recorded(taken: Tree, scene: "Scene", rc: int | None, passed: bool | None, said: str) -> list[str]:
+    """The history's last entry is of this change and says how it ended, with its evidence where it failed."""
+    if not scene.changes or (rc not in (DONE, ROLLED_BACK) and passed is None):
+        return []
+    history = state_of(taken)["history"]
+    if not history or history[-1]["verb"] != scene.argv[0]:
+        return [f"history says nothing of {scene.argv[0]}, which ended with {rc}"]
+    last = history[-1]
+    good = rc == DONE or bool(passed)
+    if (last["result"] == "good") != good:
+        return [f"history says {last['result']} of a change that is {'in force' if good else 'not in force'}"]
+    if rc == ROLLED_BACK and f"{last.get('evidence')}" not in taken and "evidence could not be kept" not in said:
+        return [f"history keeps no evidence of what was rolled back: {last}"]
+    return []
+
+
 def consistent(host: TortureHost, taken: Tree, releases: bool = True) -> list[str]:
     """Nothing lies about, no change is open, and state.json, files, systemd, engine and `status` agree."""
     broken = [f"left over: {path}" for path in sorted(taken) if LEFTOVER.search(path)]
     if not host.is_closed():
         broken.append("the journal is still open")
+    if host.timer_there():
+        broken.append("the timer for an open change is still there")
     try:
         current = state_of(taken)["current"]
     except Damaged as error:
@@ -125,6 +161,10 @@ def _without_agent(view: View) -> View:
 
 
 def _which(view: View, old: View, new: View, rc: int | None, passed: bool | None) -> list[str]:
+    allowed = {DONE: {"new"}, REFUSED: {"old"}, ROLLED_BACK: {"old"}, ROLLBACK_FAILED: {"old", "new"},
+               KILLED: {"old", "new"} if passed is None else {"new"} if passed else {"old"}}
+    if rc not in allowed:
+        return [f"exit status {rc} is none that an interrupted change may have"]
     if view == old:
         found = "old"
     elif view == new:
@@ -135,10 +175,6 @@ def _which(view: View, old: View, new: View, rc: int | None, passed: bool | None
         return [f"neither old nor new; old differs in: {view.differs_from(old)}; new differs in: {view.differs_from(new)}"]
     if old == new:
         return []
-    allowed = {DONE: {"new"}, REFUSED: {"old"}, ROLLED_BACK: {"old"}, ROLLBACK_FAILED: {"old", "new"},
-               KILLED: {"old", "new"} if passed is None else {"new"} if passed else {"old"}}
-    if rc not in allowed:
-        return [f"exit status {rc} is none that an interrupted change may have"]
     return [] if found in allowed[rc] else [f"the {found} state is in force after exit status {rc}, passed {passed}"]
 
 

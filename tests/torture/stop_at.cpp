@@ -21,6 +21,8 @@
 // planted bug.
 // Exit status: the program's, 128 + its signal, or 120 where it could not be run.
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -150,6 +152,15 @@ Call look_at_output(const Tracee& tracee, const user_regs_struct& regs) {
   return call;
 }
 
+std::uint64_t spawn_flags(const Tracee& tracee, const user_regs_struct& regs) {
+  if (regs.orig_rax == SYS_clone) return regs.rdi;
+  if (regs.orig_rax != SYS_clone3) return 0;
+  std::uint64_t flags = 0;  // the first member of struct clone_args
+  const std::string raw = tracee.bytes(regs.rdi, sizeof flags);
+  if (raw.size() == sizeof flags) std::memcpy(&flags, raw.data(), sizeof flags);
+  return flags;
+}
+
 Call look_at(const Tracee& tracee, const user_regs_struct& regs) {
   Call call;
   switch (torture::kind_of(regs.orig_rax)) {
@@ -188,6 +199,15 @@ Call look_at(const Tracee& tracee, const user_regs_struct& regs) {
     case SyscallKind::two_paths_at:
       call.changes = call.grows = true;
       call.about = tracee.text(regs.rsi) + " " + tracee.text(regs.r10);
+      break;
+    case SyscallKind::spawn:
+      call.changes = (spawn_flags(tracee, regs) & CLONE_THREAD) == 0;
+      call.about = "process";
+      break;
+    case SyscallKind::map:
+      call.changes = (regs.rdx & PROT_WRITE) != 0 && (regs.r10 & MAP_TYPE) != MAP_PRIVATE &&
+                     (regs.r10 & MAP_ANONYMOUS) == 0;
+      if (call.changes) call.about = tracee.descriptor(regs.r8);
       break;
     case SyscallKind::unknown:
       call.changes = true;

@@ -17,6 +17,8 @@ enum class SyscallKind {
   one_path_at,    // path in the second
   two_paths,      // paths in the first two
   two_paths_at,   // paths in the second and the fourth
+  spawn,          // starts a process, or a thread: that changes nothing
+  map,            // of a file, to be written to and seen by others, or of memory
   unknown,        // in no table: counts as a change
 };
 

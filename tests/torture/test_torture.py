@@ -21,7 +21,7 @@ def stop_at(*argv: str) -> subprocess.CompletedProcess:
 
 
 SCRIPT = """
-import os
+import mmap, os
 fd = os.open("a.tmp", os.O_WRONLY | os.O_CREAT)
 os.write(fd, b"x")
 os.fsync(fd)
@@ -30,8 +30,15 @@ os.stat("a")
 open("a").read()
 os.mkdir("d")
 os.unlink("a")
+with open("d/m", "w+b", buffering=0) as file:
+    file.truncate(1)
+    mmap.mmap(file.fileno(), 1, mmap.MAP_PRIVATE)
+    mmap.mmap(file.fileno(), 1)
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
 """
-CALLS = ["openat", "write", "fsync", "rename", "mkdir", "unlink"]
+CALLS = ["openat", "write", "fsync", "rename", "mkdir", "unlink", "openat", "ftruncate", "mmap", "clone"]
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ back in place of a reboot."""
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
@@ -15,9 +15,8 @@ from typing import Any, Sequence
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "host"))
 
-from kdtree_host import CONFIG, FAULT, HEALTH, PYTHON, UNIT, KdtreeHost, engine_unit, merged  # noqa: E402
-from kdtree_patch.stats import StatsError, read_stats  # noqa: E402
-from machine import Bind, Completed  # noqa: E402
+from kdtree_host import HEALTH, PORT, PYTHON, UNIT, KdtreeHost, engine_unit  # noqa: E402,F401
+from machine import Bind  # noqa: E402
 from package import build_folder  # noqa: E402
 
 import tree  # noqa: E402
@@ -25,6 +24,7 @@ import tree  # noqa: E402
 RANKS = 2
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/60-kdtree.conf"
 CONTROL = "/run/kdtree/control"
+REVERT = "kdtree-revert"
 # What kdtreectl may change on a disk.
 FOLDERS = ("/etc/systemd/system", "/etc/kdtree", "/opt/kdtree", "/var/lib/kdtree")
 TOOLS = "/opt/torture"  # stop_at and the planted bugs, read-only
@@ -34,8 +34,9 @@ MODES = ("off", "validate", "on")
 GROWING = {"openat", "open", "creat", "write", "pwrite64", "writev", "mkdir", "mkdirat", "symlink", "symlinkat", "link", "linkat",
            "rename", "renameat", "renameat2", "fsync", "fdatasync", "fallocate", "sendfile", "copy_file_range"}
 COMMAND = (f"{PYTHON} -m sglang.launch_server --model-path /models/kimi-k2.6 --tp-size {RANKS} --port 30000 "
-           "--attention-backend triton --steps-per-second 20 --mem-fraction-static 0.94")
-SETTINGS: dict[str, Any] = {"engine": {"ranks": RANKS}, "deadlines": {"healthy_s": 20, "stop_s": 10, "stable_s": 0}}
+           "--attention-backend triton --steps-per-second 5 --mem-fraction-static 0.94")
+SETTINGS: dict[str, Any] = {"engine": {"ranks": RANKS}, "deadlines": {"healthy_s": 120, "stop_s": 60, "stable_s": 0}}
+PATIENCE_S = 120  # a loaded machine is no finding
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Point:
     def takes_space(self) -> bool:
         """Can it fail for want of space on a disk?"""
         return self.call in GROWING and not self.about.startswith(("/run/", "/proc/"))
+
+    @property
+    def label(self) -> str:
+        """The same in every trace of the same verb: without pids, times and digests."""
+        return re.sub(r"[0-9a-f]{8,}|\d+", "N", f"{self.call} {self.about}")
 
     def __str__(self) -> str:
         return f"{self.number} {self.call} {self.about}"
@@ -87,7 +93,7 @@ class TortureHost(KdtreeHost):
     def take(self) -> tree.Tree:
         return tree.take(self.path("/"), FOLDERS)
 
-    def put(self, wanted: tree.Tree) -> bool:
+    def put(self, wanted: tree.Tree) -> set[str]:
         return tree.put(self.path("/"), FOLDERS, wanted)
 
     def sync(self) -> None:
@@ -104,7 +110,34 @@ class TortureHost(KdtreeHost):
         self.systemctl("start", UNIT).check()
         self.wait_healthy()
 
+    def arm_timer(self) -> None:
+        """As a change that is on trial has it, but for what it does: the timer that PID 1 keeps."""
+        if not self.timer_there():
+            self.run(["systemd-run", f"--unit={REVERT}", "--on-active=1h", "true"]).check()
+
+    def stop_timer(self) -> None:
+        if self.timer_there():
+            self.systemctl("stop", f"{REVERT}.timer").check()
+
+    def timer_there(self) -> bool:
+        return self.path(f"/run/systemd/transient/{REVERT}.timer").exists()
+
     # The engine, as it is.
+
+    def wait_healthy(self, timeout: float = PATIENCE_S) -> None:
+        """Looks cheaply until somebody listens, then asks."""
+        until = time.monotonic() + timeout
+        look_again = time.monotonic() + 5  # for a unit that has failed
+        while not self._listens() and time.monotonic() < min(until, look_again):
+            time.sleep(0.02)
+        super().wait_healthy(max(until - time.monotonic(), 1))
+
+    def _listens(self) -> bool:
+        for table in ("tcp", "tcp6"):
+            rows = self.path("/proc/1/net").joinpath(table).read_text().splitlines()[1:]
+            if any(row.split()[1].endswith(f":{PORT:04X}") and row.split()[3] == "0A" for row in rows):
+                return True
+        return False
 
     def engine_mode(self) -> str | None:
         """The mode that every rank is in; None where the engine runs without kdtree; "mixed" where ranks differ or are
@@ -124,7 +157,7 @@ class TortureHost(KdtreeHost):
     # kdtreectl, stopped.
 
     def traced(self, argv: Sequence[str], *, at: int = 0, fault: str = "", extra: Sequence[str] = (),
-               preload: str = "", timeout: float = 120) -> Stopped:
+               preload: str = "", timeout: float = 5 * PATIENCE_S) -> Stopped:
         """Runs kdtreectl to its end, or into `fault` at its `at`-th change; `extra` is for stop_at."""
         done = self.run(self._command(argv, at, fault, extra), timeout=timeout, env=_preloaded(preload))
         return self._stopped(done.rc, done.out, done.err)
@@ -160,7 +193,7 @@ class Held:
         self._host, self._job, self.there = host, job, there
 
     def kill(self) -> Stopped:
-        out, err = self._job.communicate("\n" if self.there else None, timeout=60)
+        out, err = self._job.communicate("\n" if self.there else None, timeout=5 * PATIENCE_S)
         return self._host._stopped(self._job.returncode, out, err)
 
     def forget(self) -> None:

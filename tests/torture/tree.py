@@ -62,11 +62,12 @@ def take(root: Path, folders: Iterable[str]) -> Tree:
     return tree
 
 
-def put(root: Path, folders: Iterable[str], wanted: Tree) -> bool:
-    """Makes `folders` as they were taken. Whether anything had to be changed. Nothing may write there meanwhile."""
+def put(root: Path, folders: Iterable[str], wanted: Tree) -> set[str]:
+    """Makes `folders` as they were taken. The paths that had to be changed. Nothing may write there meanwhile."""
     there = take(root, folders)
-    if there == wanted:
-        return False
+    changed = {name for name in {**there, **wanted} if there.get(name) != wanted.get(name)}
+    if not changed:
+        return changed
     for name in sorted(there, reverse=True):
         if name not in wanted or stat.S_IFMT(there[name].mode) != stat.S_IFMT(wanted[name].mode):
             _remove(root / name.lstrip("/"))
@@ -74,7 +75,7 @@ def put(root: Path, folders: Iterable[str], wanted: Tree) -> bool:
         path = root / name.lstrip("/")
         if entry_at(path) != wanted[name]:
             _write(path, wanted[name])
-    return True
+    return changed
 
 
 def _remove(path: Path) -> None:

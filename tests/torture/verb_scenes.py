@@ -11,6 +11,7 @@ from torture_host import Point, TortureHost
 from tree import Tree
 
 DEPLOY = ("deploy", "--yes", "--accept-engine")
+RECORDS = "/var/lib/kdtree"  # what no engine reads
 # name: start, verb, and which of its points count
 VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deploy": ("built", DEPLOY),
@@ -28,14 +29,20 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Start:
-    """A state of the host to begin in: its folders, and the mode that its engine runs in (None: without kdtree)."""
+    """A state of the host to begin in: its folders, and the mode that its engine runs in (None: without kdtree). `cut`: a
+    change is open, and PID 1 has a timer for it."""
 
     name: str
     tree: Tree = field(repr=False)
     mode: str | None
+    cut: bool = False
 
     def enter(self, host: TortureHost) -> None:
-        if host.put(self.tree) or host.engine_mode() != self.mode:
+        host.stop_timer()
+        changed = [path for path in host.put(self.tree) if not path.startswith(RECORDS)]
+        if self.cut:
+            host.arm_timer()
+        if changed or host.control_mode() is not None or host.engine_mode() != self.mode:
             host.restart_engine()
             host.wait(f"the engine runs in {self.mode}", lambda: host.engine_mode() == self.mode)
 
@@ -52,6 +59,11 @@ class Scene:
     new: View = field(repr=False)
     points: tuple[Point, ...] = field(repr=False)
 
+    @property
+    def changes(self) -> bool:
+        """Does the verb begin a change of its own?"""
+        return self.argv[0] != "recover"
+
 
 class Stage:
     """Makes starts and scenes on a host that is prepared, each once."""
@@ -64,7 +76,7 @@ class Stage:
     def start(self, name: str) -> Start:
         if name not in self._starts:
             self._make(name)
-            self._starts[name] = Start(name, self.host.take(), self.host.engine_mode())
+            self._starts[name] = Start(name, self.host.take(), self.host.engine_mode(), name.startswith("cut-"))
         return self._starts[name]
 
     def _make(self, name: str) -> None:
