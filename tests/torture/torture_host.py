@@ -4,6 +4,7 @@ back in place of a reboot."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -129,7 +130,7 @@ class TortureHost(KdtreeHost):
         until = time.monotonic() + timeout
         look_again = time.monotonic() + 5  # for a unit that has failed
         while not self._listens() and time.monotonic() < min(until, look_again):
-            time.sleep(0.02)
+            time.sleep(0.1)
         super().wait_healthy(max(until - time.monotonic(), 1))
 
     def _listens(self) -> bool:
@@ -138,6 +139,15 @@ class TortureHost(KdtreeHost):
             if any(row.split()[1].endswith(f":{PORT:04X}") and row.split()[3] == "0A" for row in rows):
                 return True
         return False
+
+    def environment(self) -> dict[str, str]:
+        """As KdtreeHost's, without a command in the host: of the child of systemd that the engine's command line belongs to."""
+        for pid in Path(f"/proc/{self.leader}/task/{self.leader}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if b"sglang.launch_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+                    return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+        return {}
 
     def engine_mode(self) -> str | None:
         """The mode that every rank is in; None where the engine runs without kdtree; "mixed" where ranks differ or are

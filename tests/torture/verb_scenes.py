@@ -11,7 +11,8 @@ from torture_host import Point, TortureHost
 from tree import Tree
 
 DEPLOY = ("deploy", "--yes", "--accept-engine")
-RECORDS = "/var/lib/kdtree"  # what no engine reads
+RECORDS = "/var/lib/kdtree"  # no engine reads it
+PROGRAMS = "/opt/kdtree"  # an engine without kdtree reads nothing of it
 # name: start, verb, and which of its points count
 VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deploy": ("built", DEPLOY),
@@ -39,7 +40,8 @@ class Start:
 
     def enter(self, host: TortureHost) -> None:
         host.stop_timer()
-        changed = [path for path in host.put(self.tree) if not path.startswith(RECORDS)]
+        unread = (RECORDS, PROGRAMS) if self.mode is None else (RECORDS,)
+        changed = [path for path in host.put(self.tree) if not path.startswith(unread)]
         if self.cut:
             host.arm_timer()
         if changed or host.control_mode() is not None or host.engine_mode() != self.mode:
