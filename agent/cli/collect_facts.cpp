@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/collect_facts.h"
 
-#include <glob.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include "agent/cli/hand_made.h"
 #include "agent/nvml/list_gpus.h"
 #include "agent/plan/plan.h"
+#include "agent/unitfile/environment.h"
 #include "agent/util/sha256.h"
 #include "agent/util/subprocess.h"
 #include "agent/util/trusted_path.h"
@@ -33,16 +33,6 @@ Result<TextFile> read_text(const Root& root, const std::string& path) {
   return TextFile{path, std::move(*bytes)};
 }
 
-std::vector<std::string> expand(const Root& root, const std::string& pattern) {
-  std::vector<std::string> paths;
-  glob_t found{};
-  if (glob(root(pattern).c_str(), 0, nullptr, &found) == 0)
-    for (std::size_t i = 0; i < found.gl_pathc; ++i)
-      paths.push_back("/" + fs::path(found.gl_pathv[i]).lexically_relative(root.prefix()).string());
-  globfree(&found);
-  return paths;
-}
-
 Result<EngineUnitFacts> collect_unit(const Root& root, ServiceManager& services,
                                      const Config& config, FactsDepth depth) {
   EngineUnitFacts facts;
@@ -59,7 +49,7 @@ Result<EngineUnitFacts> collect_unit(const Root& root, ServiceManager& services,
     facts.files.push_back(std::move(file));
   }
   for (const auto& named : facts.state.environment_files) {
-    for (const auto& path : expand(root, named.path)) {
+    for (const auto& path : environment_file_paths(root, named.path)) {
       KDTREE_TRY_ASSIGN(auto file, read_text(root, path));
       facts.environment_files.push_back(std::move(file));
     }

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "agent/cli/live_process.h"
+#include "agent/unitfile/environment.h"
+#include "agent/util/file.h"
 #include "agent/util/sha256.h"
 
 namespace kdtree {
@@ -45,20 +48,58 @@ void compare_files(const Root& root, const State& state, Lines& lines) {
 
 void compare_unit(const DriftFacts& facts, Lines& lines) {
   const auto& unit = facts.unit;
-  const auto& current = facts.state.current;
   if (unit.need_daemon_reload)
     lines.push_back({"reload", unit.name + ": its files are newer than what systemd has loaded",
                      "systemctl daemon-reload"});
   if (!unit.is_active())
     lines.push_back({"unit", unit.name + " is " + unit.active_state, "journalctl -u " + unit.name});
-  std::string verify = "unset";
-  for (const auto& [name, value] : unit.environment)
-    if (name == "KDTREE_VERIFY") verify = value;
-  const std::string wanted = current.cold ? "unset" : std::string(to_string(current.mode));
-  if (verify != wanted)
+}
+
+// What a variable would be at the next start, and the EnvironmentFile that says so; "" = the unit.
+struct Variable {
+  std::string value;
+  std::string by;
+};
+using Variables = std::map<std::string, Variable>;
+
+// As systemd composes it: EnvironmentFile= beats Environment=. Where one of the files may not be
+// read, nothing is said of any: it may be ours, which puts right what the others set.
+Variables next_environment(const Root& root, const UnitState& unit) {
+  Variables of_unit;
+  for (const auto& [name, value] : unit.environment) of_unit[name] = {value, ""};
+  Variables all = of_unit;
+  for (const auto& named : unit.environment_files)
+    for (const auto& path : environment_file_paths(root, named.path)) {
+      const auto text = read_file(root(path));
+      if (!text) return of_unit;
+      for (const auto& [name, value] : parse_environment_file(*text)) all[name] = {value, path};
+    }
+  return all;
+}
+
+void compare_environment(const Root& root, const DriftFacts& facts, Lines& lines) {
+  const auto& current = facts.state.current;
+  const auto variables = next_environment(root, facts.unit);
+  const auto expect = [&](const std::string& name, const std::string& wanted, const auto& holds) {
+    const auto found = variables.find(name);
+    const Variable is = found == variables.end() ? Variable{"unset", ""} : found->second;
+    if (holds(is.value)) return;
     lines.push_back({"environment",
-                     "KDTREE_VERIFY of " + unit.name + " is " + verify + ", not " + wanted,
-                     "look for a later drop-in: systemctl cat " + unit.name});
+                     name + " of " + facts.unit.name + " is " + is.value +
+                         (is.by.empty() ? "" : " by " + is.by) + ", not " + wanted,
+                     "look for a later " +
+                         std::string(is.by.empty() ? "drop-in" : "EnvironmentFile=") +
+                         ": systemctl cat " + facts.unit.name});
+  };
+  const std::string mode = current.cold ? "unset" : std::string(to_string(current.mode));
+  expect("KDTREE_VERIFY", mode, [&](const std::string& value) { return value == mode; });
+  if (current.cold) return;
+  const std::string release = std::string(paths::kReleases) + "/" + current.release;
+  expect("KDTREE_LIB", "in " + release,
+         [&](const std::string& value) { return value.starts_with(release + "/"); });
+  const std::string python = release + "/python";
+  expect("PYTHONPATH", python + " first",
+         [&](const std::string& value) { return value.substr(0, value.find(':')) == python; });
 }
 
 void compare_control(const DriftFacts& facts, Lines& lines) {
@@ -128,6 +169,7 @@ std::vector<DriftLine> find_drift(const Root& root, const DriftFacts& facts) {
   compare_files(root, facts.state, lines);
   if (facts.state.current.none()) return lines;
   compare_unit(facts, lines);
+  compare_environment(root, facts, lines);
   compare_control(facts, lines);
   if (facts.state.current.cold) return lines;
   compare_ranks(facts, lines);

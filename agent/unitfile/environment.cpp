@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/unitfile/environment.h"
 
+#include <glob.h>
+
 #include <algorithm>
+#include <filesystem>
 
 namespace kdtree {
 namespace {
+
+namespace fs = std::filesystem;
 
 bool is_variable_name(std::string_view name) {
   const auto fits = [](char c) {
@@ -147,6 +152,16 @@ class EnvironmentReader {
 
 std::map<std::string, std::string> parse_environment_file(std::string_view text) {
   return EnvironmentReader().read(text);
+}
+
+std::vector<std::string> environment_file_paths(const Root& root, const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found{};
+  if (glob(root(pattern).c_str(), 0, nullptr, &found) == 0)
+    for (std::size_t i = 0; i < found.gl_pathc; ++i)
+      paths.push_back("/" + fs::path(found.gl_pathv[i]).lexically_relative(root.prefix()).string());
+  globfree(&found);
+  return paths;
 }
 
 Result<std::string> quote_for_environment_file(std::string_view value) {

@@ -9,6 +9,7 @@
 #include "agent/unitfile/quoting.h"
 #include "agent/unitfile/unit_file.h"
 #include "agent/util/result.h"
+#include "agent/util/root.h"
 
 // The environment that systemd gives a service: manager < Environment= < EnvironmentFile=.
 namespace kdtree {
@@ -17,6 +18,9 @@ namespace kdtree {
 // backslash continuations. Lines that systemd would ignore are left out. No expansion of any kind
 // happens there.
 std::map<std::string, std::string> parse_environment_file(std::string_view text);
+
+// The files that a path of EnvironmentFile=, which may be a glob, stands for: those that are there.
+std::vector<std::string> environment_file_paths(const Root& root, const std::string& pattern);
 
 // A value as it has to stand in an EnvironmentFile. Errors: usage for a newline or NUL.
 Result<std::string> quote_for_environment_file(std::string_view value);

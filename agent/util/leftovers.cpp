@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUnits = "/etc/systemd/system";
+constexpr const char* kEvidence = "/var/lib/kdtree/evidence";
 
 // ".<name>.kdtree-<pid>", as atomic_file.cpp names them.
 bool is_temp(const std::string& name) {
@@ -40,7 +41,8 @@ void remove_temps(const fs::path& folder) {
 }  // namespace
 
 void remove_leftovers(const Root& root) {
-  for (const char* folder : {paths::kState, paths::kRun, "/opt/kdtree", "/etc/kdtree", kUnits})
+  for (const char* folder :
+       {paths::kState, kEvidence, paths::kRun, "/opt/kdtree", "/etc/kdtree", kUnits})
     remove_temps(root(folder));
   std::error_code error;
   for (const auto& path : in(root(kUnits)))

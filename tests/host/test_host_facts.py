@@ -152,6 +152,52 @@ def test_drift_by_hand_is_seen_by_status_doctor_and_metrics(host):
     assert doctor.rc == 1, doctor.out
 
 
+def drift(host: KdtreeHost) -> dict[str, str]:
+    """kind → text of what status --json, as root, has to object."""
+    return {line["kind"]: line["text"] for line in host.facts("status")["drift"]}
+
+
+def test_drift_of_the_unit_is_seen_in_all_its_ways(host):
+    """Files that systemd has not loaded; a later drop-in, and an EnvironmentFile of one, that override ours."""
+    assert drift(host) == {}
+    later = f"{UNIT_PATH}.d/90-later.conf"
+    host.write(later, "[Service]\nEnvironment=KDTREE_VERIFY=on\n")
+    assert "newer than what systemd has loaded" in drift(host)["reload"]
+    assert host.ctl("doctor").rc == 1
+    host.systemctl("daemon-reload").check()
+    seen = drift(host)
+    assert "reload" not in seen and "is on, not off" in seen["environment"], seen
+    assert "later drop-in" in host.ctl("status").out
+    host.write(later, "[Service]\nEnvironmentFile=/etc/default/later\n")
+    host.write("/etc/default/later", "KDTREE_VERIFY=validate\n")
+    host.systemctl("daemon-reload").check()
+    seen = drift(host)
+    assert "is validate by /etc/default/later, not off" in seen.get("environment", ""), seen
+    assert host.ctl("status", user="sglang").rc == 1
+    host.write("/etc/default/later", "PYTHONPATH=/opt/theirs\n")
+    assert "PYTHONPATH" in drift(host)["environment"]
+    host.path(later).unlink()
+    host.systemctl("daemon-reload").check()
+    assert drift(host) == {}
+
+
+def test_ranks_that_refuse_before_they_know_their_number_have_a_row(host):
+    """A library that is not what its manifest lists: no process loads it, none becomes a rank."""
+    library = "/opt/kdtree/current/lib/libkdtree_torch.so"
+    release = host.path("/opt/kdtree/current").readlink().name
+    with open(host.path(f"/opt/kdtree/releases/{release}/lib/libkdtree_torch.so"), "ab") as file:
+        file.write(b"x")
+    host.systemctl("restart", UNIT).check()
+    host.wait_healthy()
+    host.wait("every rank has refused", lambda: len(host.facts("status")["refused"]) == RANKS, 60, 0.5)
+    status = host.facts("status")
+    assert status["ranks_armed"] == 0 and all("libkdtree_torch.so" in one["reason"] for one in status["refused"]), (library, status)
+    text = host.ctl("status").out
+    rows = [line for line in text.splitlines() if line.startswith("?")]
+    assert len(rows) == RANKS and all("refused" in row for row in rows), text
+    assert host.http("http://127.0.0.1:30000/health")[0] == 200  # the engine serves, by its own kernel
+
+
 def test_a_dead_rank_is_missing_everywhere(host):
     host.fault("dead_rank_unnoticed:6")
     host.wait("rank 6 is gone", lambda: 6 not in host.ranks(), 20)

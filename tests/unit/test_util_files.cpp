@@ -226,8 +226,9 @@ TEST(Clock, KnowsThisProcess) {
 TEST_F(Files, LeftoversOfAKilledChangeGoAndNothingElse) {
   const std::string units = "etc/systemd/system/";
   const std::vector<std::string> stale = {
-      "var/lib/kdtree/.state.json.kdtree-12", units + "x.service.d/.60-kdtree.conf.kdtree-4194304",
-      units + ".x.service.kdtree-7", "opt/kdtree/releases/.staging-abc/release/lib.so"};
+      "var/lib/kdtree/.state.json.kdtree-12", "var/lib/kdtree/evidence/.x.txt.kdtree-108",
+      units + "x.service.d/.60-kdtree.conf.kdtree-4194304", units + ".x.service.kdtree-7",
+      "opt/kdtree/releases/.staging-abc/release/lib.so"};
   const std::vector<std::string> kept = {"var/lib/kdtree/state.json",
                                          units + "x.service.d/60-kdtree.conf",
                                          units + "x.service.d/.60-kdtree.conf.kdtree-12a",

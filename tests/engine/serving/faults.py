@@ -15,7 +15,7 @@ import threading
 
 NAMES = {
     "slow_start", "crash_load", "crash_capture", "oom", "never_healthy", "hang", "unhealthy", "wrong_kernel",
-    "kernel_raises", "dead_rank", "dead_rank_unnoticed", "stuck_rank", "slow_stop",
+    "kernel_raises", "dead_rank", "dead_rank_unnoticed", "stuck_rank", "slow_stop", "slow_stream",
 }
 
 

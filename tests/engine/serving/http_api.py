@@ -67,7 +67,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if path == "/flush_cache":
             self._send(200, None)
         elif path == "/generate":
-            self._generate(raw)
+            with self.engine.request() as taken:
+                self._generate(raw) if taken else self._send(503, {"error": {"message": "the server is shutting down"}})
         elif path == "/abort_request":
             self._abort(raw)
         else:
@@ -111,6 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         given, steps = [], 0
         while len(given) < count and rid not in self.engine.aborted:
+            time.sleep(self.engine.faults.number("slow_stream", 0.5) or 0.0)
             wanted = 1 if not given else min(_STREAM_TOKENS, count - len(given))
             tokens = self.engine.generate((input_ids + given)[-4096:], wanted, _GENERATE_TIMEOUT_SECONDS)
             if tokens is None:

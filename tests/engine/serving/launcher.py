@@ -6,6 +6,7 @@ one, a second between looks) makes the launcher kill all its children and itself
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from types import FrameType
+from typing import Iterator
 
 from serving import process
 from serving.faults import Faults
@@ -114,6 +116,7 @@ class Engine:
         self.stopping = threading.Event()
         self.aborted: set[str] = set()  # streamed requests that somebody called off
         self._next, self._lock = 0, threading.Lock()
+        self._running = 0
 
     def generate(self, input_ids: list[int], max_new_tokens: int, timeout: float) -> list[int] | None:
         """Greedy tokens that depend on every rank's attention; None where a rank did not answer in `timeout` seconds.
@@ -129,6 +132,22 @@ class Engine:
         if any(answer is None for answer in answers):
             return None
         return [sum(tokens) % VOCABULARY for tokens in zip(*answers)]
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[bool]:
+        """A request of a client while it is served; False where the engine takes no new ones."""
+        with self._lock:
+            taken = not self.stopping.is_set()
+            self._running += taken
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._running -= taken
+
+    def running(self) -> int:
+        with self._lock:
+            return self._running
 
     def healthy(self) -> bool:
         """As SGLang's /health: any work that gets done counts, else one token is generated. May block for 20 s."""
@@ -260,7 +279,10 @@ def _watch(children: list, faults: Faults, stop: threading.Event) -> None:
 
 
 def _stop(engine: Engine, children: list, detokenizer_pipe: Connection) -> None:
-    """Orderly end: ranks are told, then killed two seconds later. The fault slow_stop waits first."""
+    """Orderly end: running requests finish, ranks are told, then killed two seconds later. The fault slow_stop waits first."""
+    while engine.running() and all(child.is_alive() for child in children):
+        logger.warning("Gracefully exiting... Remaining number of requests %d.", engine.running())
+        time.sleep(0.2)
     delay = engine.faults.number("slow_stop", 120.0)
     if delay is not None:
         logger.warning("Gracefully exiting... Remaining number of requests 1.")

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "agent/cli/drift.h"
+#include "agent/util/sha256.h"
+#include "plan_host.h"
+
+namespace kdtree {
+namespace {
+
+using namespace test;
+
+const std::string kRelease = std::string(paths::kReleases) + "/r1";
+
+// A host on which r1 is in force in mode off; no rank is expected.
+class Drift : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    facts.state.current = {"r1", Mode::off, false};
+    facts.unit.name = "engine.service";
+    facts.unit.active_state = "active";
+    facts.unit.environment = {{"KDTREE_VERIFY", "off"},
+                              {"KDTREE_LIB", kRelease + "/lib/libkdtree_torch.so"},
+                              {"PYTHONPATH", kRelease + "/python:/opt/theirs"}};
+    fs::create_directories(folder / "opt/kdtree");
+    fs::create_symlink(kRelease, folder / "opt/kdtree/current");
+  }
+
+  std::string seen() {
+    std::string text;
+    for (const auto& line : find_drift(folder.root(), facts))
+      text += line.kind + ": " + line.text + "\n";
+    return text;
+  }
+
+  void add_file(const std::string& path, const std::string& text) {
+    folder.write(path.substr(1), text);
+    facts.unit.environment_files.push_back({path, false});
+  }
+
+  PlanFolder folder;
+  DriftFacts facts;
+};
+
+TEST_F(Drift, NoneWhereAllIsAsItWasLeft) { EXPECT_EQ(seen(), ""); }
+
+TEST_F(Drift, FilesThatSystemdHasNotLoaded) {
+  facts.unit.need_daemon_reload = true;
+  EXPECT_EQ(seen(), "reload: engine.service: its files are newer than what systemd has loaded\n");
+}
+
+TEST_F(Drift, ALaterDropInThatOverridesOurs) {
+  facts.unit.environment[0].second = "on";
+  EXPECT_EQ(seen(), "environment: KDTREE_VERIFY of engine.service is on, not off\n");
+  facts.unit.environment[0].second = "off";
+  facts.unit.environment[2].second = "/opt/theirs:" + kRelease + "/python";
+  EXPECT_NE(seen().find("environment: PYTHONPATH of engine.service is /opt/theirs:"),
+            std::string::npos);
+}
+
+TEST_F(Drift, AnEnvironmentFileThatOverridesOurs) {
+  add_file("/etc/default/engine", "KDTREE_VERIFY=on\nHF_HOME=/srv\n");
+  EXPECT_EQ(seen(),
+            "environment: KDTREE_VERIFY of engine.service is on by /etc/default/engine, not off\n");
+  add_file("/etc/kdtree/engine.env", "KDTREE_VERIFY=off\n");
+  EXPECT_EQ(seen(), "") << "ours comes last and puts it right";
+  add_file("/etc/default/last", "PYTHONPATH=/opt/theirs\nKDTREE_LIB=/opt/theirs/lib.so\n");
+  const auto text = seen();
+  EXPECT_NE(text.find("KDTREE_LIB of engine.service is /opt/theirs/lib.so by /etc/default/last"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("PYTHONPATH of engine.service is /opt/theirs by /etc/default/last"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(Drift, ColdNothingOfOursIsSet) {
+  facts.state.current.cold = true;
+  EXPECT_EQ(seen(), "environment: KDTREE_VERIFY of engine.service is off, not unset\n");
+  facts.unit.environment.clear();
+  EXPECT_EQ(seen(), "");
+}
+
+}  // namespace
+}  // namespace kdtree
