@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from invariants import (DONE, KILLED, LOCKED, REFUSED, ROLLBACK_FAILED, after_recovery, before_recovery, holds_already,
-                        journal_passed, recorded)
+from invariants import (DONE, KILLED, LOCKED, REFUSED, ROLLBACK_FAILED, ROLLED_BACK, after_recovery, before_recovery,
+                        holds_already, journal_began, journal_passed, recorded)
 from machine import HostError
 from verb_scenes import Scene
 from torture_host import PATIENCE_S, Point, TortureHost
@@ -69,7 +69,8 @@ def run(host: TortureHost, scene: Scene, point: Point, fault: str, *, extra: tup
     broken += holds_already(host, taken, scene, stopped.rc, stopped.err)
     broken += _recover(host)
     broken += _look(host, scene, stopped.rc, passed, stopped.err)
-    broken += recorded(host.take(), scene, stopped.rc, passed, stopped.err)
+    if stopped.rc in (DONE, ROLLED_BACK) or journal_began(taken):
+        broken += recorded(host.take(), scene, stopped.rc, bool(passed), stopped.err)
     return Outcome(scene.name, str(point), fault, True, stopped.rc, tuple(broken))
 
 

@@ -123,15 +123,16 @@ def holds_already(host: TortureHost, taken: Tree, scene: "Scene", rc: int | None
     return broken + [f"after exit status {rc}: {rule}" for rule in _engine(host, taken, dict(target.current))]
 
 
-def recorded(taken: Tree, scene: "Scene", rc: int | None, passed: bool | None, said: str) -> list[str]:
-    """The history's last entry is of this change and says how it ended, with its evidence where it failed."""
-    if not scene.changes or (rc not in (DONE, ROLLED_BACK) and passed is None):
+def recorded(taken: Tree, scene: "Scene", rc: int | None, passed: bool, said: str) -> list[str]:
+    """The history has one entry more, of this change, and it says how that ended, with its evidence where it failed."""
+    if not scene.changes:
         return []
     history = state_of(taken)["history"]
-    if not history or history[-1]["verb"] != scene.argv[0]:
-        return [f"history says nothing of {scene.argv[0]}, which ended with {rc}"]
+    more = len(history) - len(state_of(scene.start.tree)["history"])
+    if more != 1 or history[-1]["verb"] != scene.argv[0]:
+        return [f"history has {more} entries more after {scene.argv[0]}, which ended with {rc}"]
     last = history[-1]
-    good = rc == DONE or bool(passed)
+    good = rc == DONE or passed
     if (last["result"] == "good") != good:
         return [f"history says {last['result']} of a change that is {'in force' if good else 'not in force'}"]
     if rc == ROLLED_BACK and f"{last.get('evidence')}" not in taken and "evidence could not be kept" not in said:
@@ -236,8 +237,16 @@ def _said(host: TortureHost, current: dict[str, Any]) -> list[str]:
 
 def journal_passed(taken: Tree) -> bool | None:
     """Whether the open journal says that the change had passed its gate; None: there is no open journal."""
+    return None if JOURNAL + "active" not in taken else any(b'"is":"passed"' in record for record in _records(taken))
+
+
+def journal_began(taken: Tree) -> bool:
+    """Whether an open journal holds a change: one that was cut off in its first record has begun none."""
+    return bool(_records(taken))
+
+
+def _records(taken: Tree) -> list[bytes]:
+    """The whole records of the open journal."""
     entry = taken.get(JOURNAL + "active")
-    if entry is None:
-        return None
-    whole = [line for line in (entry.held or b"").split(b"\n")[:-1] if line]
-    return any(b'"is":"passed"' in line and line[:16].decode() == hashlib.sha256(line[17:]).hexdigest()[:16] for line in whole)
+    lines = (entry.held or b"").split(b"\n")[:-1] if entry is not None else []
+    return [line[17:] for line in lines if line[:16].decode(errors="replace") == hashlib.sha256(line[17:]).hexdigest()[:16]]
