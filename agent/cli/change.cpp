@@ -18,11 +18,13 @@ constexpr seconds kLiveDeadline{60};
 constexpr seconds kLiveStable{2};
 constexpr std::size_t kLinesKept = 60;
 
-std::string progress_text(const GateProgress& progress) {
+std::string progress_text(const GateProgress& progress,
+                          const std::optional<milliseconds>& last_start) {
   std::string text = progress.stage;
   if (!progress.detail.empty()) text += ": " + progress.detail;
-  return text + "  [" + human_duration(progress.elapsed.count()) + " elapsed, at most " +
-         human_duration(progress.remaining.count()) + " left]";
+  return text + "  [" + human_duration(progress.elapsed.count()) + " elapsed, " +
+         (last_start ? "the last start took " + human_duration(last_start->count()) + ", " : "") +
+         "at most " + human_duration(progress.remaining.count()) + " left]";
 }
 
 std::string state_of_host(Context& context, const Config& config) {
@@ -45,7 +47,7 @@ std::string outage(Context& context, const Plan& plan) {
                      (state && state->last_start
                           ? "the last start took " + human_duration(state->last_start->count())
                           : std::string("how long a start takes here is not known yet"));
-  const auto config = context.config();
+  const auto config = context.config_or_recorded();
   const auto services = context.services();
   if (!config || !services || !plan.engine_was_active) return text;
   const auto unit = (*services)->unit(plan.gate.unit);
@@ -105,12 +107,15 @@ TransactionPorts host_ports(Context& context, const Config& config, long long ti
                          "waiting for systemd  [" + human_duration(elapsed.count()) + " elapsed]");
     return {};
   };
-  ports.gate = [&context, &config, &manager = *ports.services,
-                timeout_s](const GateCall& call) -> Status {
+  const auto state = read_state(context.root);
+  const auto last_start = state ? state->last_start : std::nullopt;
+  ports.gate = [&context, &config, &manager = *ports.services, timeout_s,
+                last_start](const GateCall& call) -> Status {
     const auto wish = wish_of(call, config, timeout_s);
-    auto report =
-        wait_until_healthy(context.root, manager, wish, [&context](const GateProgress& progress) {
-          context.out.progress(progress.stage, progress_text(progress));
+    const auto expected = call.restarted ? last_start : std::nullopt;
+    auto report = wait_until_healthy(
+        context.root, manager, wish, [&context, &expected](const GateProgress& progress) {
+          context.out.progress(progress.stage, progress_text(progress, expected));
         });
     context.out.end_progress();
     if (!report) return tl::make_unexpected(report.error());
@@ -128,7 +133,7 @@ Result<LockFile> begin_change(Context& context, const std::string& verb,
   remove_leftovers(context.root);
   KDTREE_TRY_ASSIGN(auto cut_off, recovery_needed(context.root));
   if (!cut_off) return lock;
-  KDTREE_TRY_ASSIGN(auto config, context.config());
+  KDTREE_TRY_ASSIGN(auto config, context.config_or_recorded());
   KDTREE_TRY_ASSIGN(const auto what, describe_cut_off(context.root));
   if (!what.empty()) {
     context.out.note("an earlier change was cut off: " + what);
@@ -161,7 +166,7 @@ Result<bool> review(Context& context, const Plan& plan, const ChangeOptions& opt
                 "the host has changed since: look at kdtreectl plan " + verb + " again");
   for (const auto& note : plan.notes) context.out.note("note: " + note);
   if (plan.empty()) {
-    context.out.line("nothing to do: " + describe(plan.to) + " is in force");
+    context.out.line(nothing_to_do(plan));
     return false;
   }
   if (options.dry_run || !options.yes) {

@@ -6,6 +6,8 @@
 #include "agent/cli/checks.h"
 #include "agent/cli/deployed.h"
 #include "agent/cli/drift.h"
+#include "agent/metrics/listen.h"
+#include "agent/metrics/web_config.h"
 #include "agent/plan/plan.h"
 #include "agent/plan/transaction.h"
 
@@ -100,6 +102,21 @@ void check_drift(Context& context, const Config& config, const Facts& facts, Che
                          std::to_string(config.engine.ranks) + " armed");
 }
 
+void check_address(const AgentConfig& agent, CheckList& list) {
+  if (is_loopback_address(agent.listen)) return;
+  const std::string name = "agent address";
+  const std::string what = "agent.listen " + agent.listen + " is beyond loopback";
+  const auto web = load_web_config(agent.web_config);
+  if (!web)
+    list.warn(name, what + ", and agent.web_config can't be used: " + web.error().what,
+              "kdtree-agent does not serve before that is right");
+  else if (!web->is_closed())
+    list.warn(name, what + ", without TLS and passwords: kdtree-agent refuses to serve there",
+              "name a web configuration as agent.web_config, or listen on 127.0.0.1");
+  else
+    list.ok(name, what + ", with TLS and passwords or certificates");
+}
+
 void check_agent(Context& context, const Facts& facts, CheckList& list) {
   auto services = context.services();
   if (!services) return;
@@ -125,6 +142,7 @@ void check_deployed(Context& context, const Config& config, const Facts& facts, 
   check_drift(context, config, facts, list);
   check_stats_folder(context, facts, list);
   check_agent(context, facts, list);
+  check_address(config.agent, list);
 }
 
 }  // namespace kdtree

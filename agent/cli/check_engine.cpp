@@ -11,12 +11,23 @@ namespace {
 
 constexpr std::chrono::milliseconds kHealthDeadline{5'000};
 
-void check_probe(const Facts& facts, CheckList& list) {
+void check_probe(const Config& config, const Facts& facts, CheckList& list) {
+  if (!facts.user_error.empty()) {
+    list.bad("engine user", facts.user_error,
+             config.engine.whole_unit() ? "make that user, or name another as engine.user"
+                                        : "make that user, or name another in the unit's User=");
+    return;
+  }
   if (!facts.engine) {
     list.bad("engine", facts.engine_error, "engine.python must be the Python that runs the engine");
     return;
   }
   const auto& engine = *facts.engine;
+  if (engine.name.empty()) {
+    list.bad("engine", config.engine.python + " has no sglang package",
+             "engine.python must be the Python that runs the engine");
+    return;
+  }
   const std::string what = engine.name + " " + engine.version + ", torch " +
                            (engine.torch.empty() ? "none" : engine.torch) + ", Python " +
                            engine.python;
@@ -90,7 +101,7 @@ void check_engine(Context& context, const Config& config, const Facts& facts, Ch
     list.bad("engine", config.engine.python + " is not a program",
              "engine.python must be the Python that runs the engine");
   else
-    check_probe(facts, list);
+    check_probe(config, facts, list);
   check_hooks(context.root, facts, list);
   check_health(context, config, facts, list);
 }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "agent/cli/checks.h"
+#include "agent/plan/builder.h"
 #include "agent/util/subprocess.h"
 
 namespace kdtree {
@@ -60,9 +61,7 @@ void check_build(const Config& config, const Facts& facts, CheckList& list) {
     if (facts.nvcc)
       list.ok("nvcc", facts.nvcc->version + ", " + facts.nvcc->path);
     else
-      list.bad("nvcc", "no nvcc that runs; looked at " + joined(facts.nvcc_searched),
-               "install CUDA's toolkit, or name its folder as kernel.cuda_home in " +
-                   std::string(paths::kConfig));
+      list.bad("nvcc", "no nvcc that runs; looked at " + joined(facts.nvcc_searched), kNvccHint);
   }
   std::vector<std::string> missing;
   for (const char* tool : {"cmake", "c++"})
@@ -85,7 +84,10 @@ void check_build(const Config& config, const Facts& facts, CheckList& list) {
 void check_host(Context&, const Config& config, const Facts& facts, CheckList& list) {
   check_gpus(config, facts, list);
   check_build(config, facts, list);
-  list.ok("disk", human_bytes(facts.free_bytes) + " free for " + paths::kReleases);
+  if (const auto space = check_space(facts, config); !space)
+    list.bad("disk", space.error());
+  else
+    list.ok("disk", human_bytes(facts.free_bytes) + " free for " + paths::kReleases);
 }
 
 }  // namespace kdtree

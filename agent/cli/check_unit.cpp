@@ -3,6 +3,7 @@
 
 #include "agent/cli/checks.h"
 #include "agent/plan/engine_unit.h"
+#include "agent/plan/plan.h"
 
 namespace kdtree {
 namespace {
@@ -28,6 +29,8 @@ void check_command(const Config& config, const Facts& facts, CheckList& list) {
     return;
   }
   list.ok("engine command", unit->base_exec_start);
+  if (const auto ranks = check_ranks(unit->exec_start, config); !ranks)
+    list.bad("engine ranks", ranks.error());
   for (const auto& note : unit->notes) list.warn("engine command", note, "");
 }
 

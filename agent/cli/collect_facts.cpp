@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kAgentUnit = "kdtree-agent.service";
-constexpr const char* kRecoverUnit = "kdtree-recover.service";
 
 Result<TextFile> read_text(const Root& root, const std::string& path) {
   // systemd follows links of unit files; so do we, and then read the file itself.
@@ -101,6 +100,7 @@ Status collect_for_building(Context& context, const Config& config, Facts& facts
   else
     facts.gpu_error = gpus.error().what;
   auto user = engine_user(config, facts.unit.state);
+  if (!user) facts.user_error = user.error().what;
   auto nvcc =
       find_nvcc(config, facts.engine ? facts.engine->site : "", user ? *user : std::nullopt);
   facts.nvcc = std::move(nvcc.found);
@@ -159,10 +159,9 @@ Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth d
   if (agent.exists() && !agent.fragment_path.empty())
     if (auto file = read_text(context.root, agent.fragment_path))
       facts.agent_unit = std::move(*file);
-  KDTREE_TRY_ASSIGN(auto recover, services->unit(kRecoverUnit));
-  facts.recover_unit = recover.exists();
-  facts.recover_enabled =
-      recover.unit_file_state == "enabled" || recover.unit_file_state == "static";
+  for (const char* tree : {"/opt/kdtree", paths::kStats})
+    if (std::error_code error; fs::exists(context.root(tree), error))
+      facts.trees.emplace_back(tree);
   if (depth == FactsDepth::building) KDTREE_TRY(collect_for_building(context, config, facts));
   for (const auto& path : planned_paths(config)) {
     KDTREE_TRY_ASSIGN(facts.files[path], read_image(context.root(path)));

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include "agent/plan/state.h"
+
 namespace kdtree {
 
 Result<const Config*> Context::config() {
@@ -11,6 +13,22 @@ Result<const Config*> Context::config() {
     config_ = std::move(loaded);
   }
   return &*config_;
+}
+
+Result<const Config*> Context::config_or_recorded() {
+  auto read = config();
+  if (read) return read;
+  if (!recorded_) {
+    const auto state = read_state(root);
+    if (!state || !state->configuration) return read;
+    auto kept = parse_config(*state->configuration, "the configuration in state.json");
+    if (!kept) return read;
+    recorded_ = std::move(*kept);
+    out.note("warning: " + read.error().what +
+             "; going on with the configuration of the last change, which " +
+             root(paths::kState).string() + "/state.json has kept");
+  }
+  return &*recorded_;
 }
 
 Result<ServiceManager*> Context::services(BusRoute route) {

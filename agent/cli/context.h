@@ -26,6 +26,10 @@ class Context {
 
   // The checked configuration of this host; the same object every time.
   Result<const Config*> config();
+  // For looking and for the ways back: config(), or, where the file is missing or broken, what the
+  // last change went by (state.json); that is said in one line, once. Errors: config()'s, where
+  // nothing is recorded.
+  Result<const Config*> config_or_recorded();
   // The running systemd. `--root` moves files only: under another root there is no systemd to talk
   // to, and this is an error that says so.
   Result<ServiceManager*> services(BusRoute route = BusRoute::normal);
@@ -37,6 +41,7 @@ class Context {
 
  private:
   std::optional<Config> config_;
+  std::optional<Config> recorded_;
   std::unique_ptr<ServiceManager> services_;
 };
 

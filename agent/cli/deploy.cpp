@@ -96,11 +96,11 @@ void prune(Context& context) {
 }
 
 Result<ExitCode> run_deploy(Context& context, const Options& options) {
+  KDTREE_TRY_ASSIGN(const auto config, context.config());
   std::optional<LockFile> lock;
   if (!options.change.dry_run) {
     KDTREE_TRY_ASSIGN(lock, begin_change(context, "deploy", options.change));
   }
-  KDTREE_TRY_ASSIGN(const auto config, context.config());
   KDTREE_TRY_ASSIGN(const auto deploy, plan_deploy(context, *config, options.wish));
   if (!deploy.plan.empty() || !deploy.is_built) {
     note_health(context, *config, deploy.plan);
@@ -131,7 +131,7 @@ void setup_deploy(CLI::App& app, Context& context) {
                         [&context, options] { return run_deploy(context, *options); });
   verb.add_option("--mode", options->wish.mode,
                   "Mode to start in: off (default for a new release) or validate")
-      ->check(CLI::IsMember({"off", "validate", "on"}))
+      ->check(one_of({"off", "validate", "on"}))
       ->type_name("MODE");
   verb.add_flag("--accept-engine", options->wish.accept_engine,
                 "Accept an engine that kdtree was not tested with, if the patch binds to it; this "

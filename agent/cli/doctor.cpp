@@ -45,11 +45,13 @@ void examine(Context& context, CheckList& list) {
               "not root: other users' processes, the journal and the lock are not looked at",
               "run it with sudo");
   auto config = context.config();
-  if (!config) {
+  if (config) {
+    list.ok("configuration", paths::kConfig);
+  } else {
     list.bad("configuration", config.error());
-    return;
+    config = context.config_or_recorded();
+    if (!config) return;
   }
-  list.ok("configuration", paths::kConfig);
   auto services = context.services();
   if (!services) {
     list.bad("systemd", services.error());

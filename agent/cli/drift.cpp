@@ -18,22 +18,27 @@ namespace {
 namespace fs = std::filesystem;
 using Lines = std::vector<DriftLine>;
 
-constexpr const char* kRedo = "kdtreectl mode with the mode wanted writes it again";
+std::string redo(const State& state) {
+  const std::string mode =
+      std::string(to_string(state.current.mode)) + (state.current.cold ? " --cold" : "");
+  return "kdtreectl mode " + mode + " writes it again; kdtreectl plan mode " + mode +
+         " says first whether that restarts the engine";
+}
 
 void compare_files(const Root& root, const State& state, Lines& lines) {
   for (const auto& [path, digest] : state.managed) {
     std::error_code error;
     auto status = fs::symlink_status(root(path), error);
     if (!fs::exists(status)) {
-      lines.push_back({"file", path + " is gone", kRedo});
+      lines.push_back({"file", path + " is gone", redo(state)});
       continue;
     }
     if (access(root(path).c_str(), R_OK) != 0) continue;
     auto now = sha256_file(root(path));
     if (!now)
-      lines.push_back({"file", path + ": " + now.error().what, kRedo});
+      lines.push_back({"file", path + ": " + now.error().what, redo(state)});
     else if (*now != digest)
-      lines.push_back({"file", path + " was changed by somebody else", kRedo});
+      lines.push_back({"file", path + " was changed by somebody else", redo(state)});
   }
   if (state.current.none()) return;
   std::error_code error;
@@ -43,7 +48,7 @@ void compare_files(const Root& root, const State& state, Lines& lines) {
                      std::string(paths::kCurrent) +
                          (error ? " is missing" : " points to " + target.string()) + ", not to " +
                          state.current.release,
-                     kRedo});
+                     redo(state)});
 }
 
 void compare_unit(const DriftFacts& facts, Lines& lines) {
@@ -110,7 +115,7 @@ void compare_control(const DriftFacts& facts, Lines& lines) {
                      std::string(paths::kControl) + " says " +
                          std::string(to_string(facts.control->mode)) + ", not " +
                          std::string(to_string(current.mode)),
-                     kRedo});
+                     redo(facts.state)});
 }
 
 std::string rank_drift(const RankView& view, const DriftFacts& facts) {

@@ -40,6 +40,15 @@ Result<Outcome> run(const Command& command, const std::string& who) {
   return outcome;
 }
 
+// {"case": "all", "relative": 0.5} -> "case all, relative 0.5"
+std::string words_of(const Json& value) {
+  if (!value.is_object()) return value.is_string() ? value.get<std::string>() : value.dump();
+  std::string text;
+  for (const auto& [name, part] : value.items())
+    text += (text.empty() ? "" : ", ") + name + " " + words_of(part);
+  return text;
+}
+
 std::string failure(const Outcome& outcome) {
   auto line = outcome.last_line();
   std::string how = outcome.status >= 0 ? "exit status " + std::to_string(outcome.status)
@@ -118,7 +127,7 @@ Result<SelftestAnswer> run_selftest(const Config& config, const UnitState& unit,
   if (auto it = answer->find("cases"); it != answer->end() && it->is_number_integer())
     result.cases = it->get<int>();
   if (auto it = answer->find("worst"); it != answer->end() && !it->is_null())
-    result.worst = it->dump();
+    result.worst = words_of(*it);
   result.output = answer->dump();
   return result;
 }

@@ -34,7 +34,7 @@ struct SelftestAnswer {
   std::string device;  // "cpu" or the GPU's name
   int cases = 0;
   std::string torch;
-  std::string worst;   // JSON text of the worst case; "" = none given
+  std::string worst;   // the worst case, "case all, relative 0.001"; "" = none given
   std::string output;  // the whole answer, JSON text
 };
 

@@ -40,6 +40,7 @@ constexpr std::array kExitCodes = {
 };
 
 constexpr std::array kModes = {
+    // in the order of Mode
     Row{"off",
         "the engine's own kernel answers. A worker that was started with the patch captures both "
         "kernels in its CUDA graphs, so that capturing takes longer than without kdtree"},
@@ -99,7 +100,10 @@ constexpr std::array kFiles = {
     Row{paths::kConfig, "the configuration: JSON with comments; unknown keys are refused"},
     Row{paths::kReleases, "one folder a release, never changed once made"},
     Row{paths::kCurrent, "symlink to the release in force"},
-    Row{paths::kState, "state.json, the transaction journal, the audit log audit.jsonl"},
+    Row{paths::kState,
+        "state.json, the transaction journal, the audit log audit.jsonl. state.json keeps the "
+        "configuration of the last change: status, mode off, rollback, uninstall and recover go by "
+        "it where the file is lost or broken"},
     Row{paths::kControl, "the mode that running engine processes follow"},
     Row{paths::kStats, "one file an engine process: what the patch does in it"},
 };
@@ -170,6 +174,8 @@ std::string verb_usage(const CLI::App& verb) {
 
 }  // namespace
 
+std::string_view mode_costs(Mode mode) { return kModes.at(static_cast<std::size_t>(mode)).text; }
+
 void describe_program(CLI::App& app) {
   app.name("kdtreectl");
   app.description(std::string("kdtreectl: ") + kSummary);
@@ -225,6 +231,8 @@ tl::unexpected<Error> usage_error(CLI::App& app, const CLI::ParseError& error) {
   std::string what = error.what();
   std::ranges::replace(what, '\n', ' ');
   auto parsed = app.get_subcommands();
+  if (!parsed.empty() && what.starts_with(parsed.front()->get_name() + ": "))  // an argument's name
+    what.erase(0, parsed.front()->get_name().size() + 2);
   if (!parsed.empty())
     return fail(ExitCode::usage, parsed.front()->get_name() + ": " + what,
                 "kdtreectl " + parsed.front()->get_name() + " --help");

@@ -3,12 +3,17 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 
+#include "agent/util/mode.h"
 #include "agent/util/result.h"
 
 // What --help and the man page say beyond the verbs and options themselves; both are made from the
 // same CLI::App.
 namespace kdtree {
+
+// What a mode does and costs, in a sentence.
+std::string_view mode_costs(Mode mode);
 
 // Name, one-line description, version, exit statuses; and that exactly one verb is needed.
 void describe_program(CLI::App& app);

@@ -9,6 +9,7 @@
 #include "agent/cli/change.h"
 #include "agent/cli/change_plans.h"
 #include "agent/cli/deployed.h"
+#include "agent/cli/manual.h"
 #include "agent/cli/verbs.h"
 #include "agent/gate/verdict.h"
 
@@ -32,7 +33,7 @@ int in_mode(const RankSet& set, const Deployed& wanted) {
 }
 
 Result<ExitCode> print_mode(Context& context, bool json) {
-  KDTREE_TRY_ASSIGN(auto config, context.config());
+  KDTREE_TRY_ASSIGN(auto config, context.config_or_recorded());
   KDTREE_TRY_ASSIGN(auto state, need_deployed(context));
   KDTREE_TRY_ASSIGN(auto set, read_ranks(context.root, config->engine.ranks));
   const int expected = config->engine.ranks;
@@ -158,11 +159,12 @@ Status check_options(const Options& options) {
 
 Result<ExitCode> switch_mode(Context& context, const Options& options) {
   const Mode mode = *parse_mode(options.mode);
+  if (mode != Mode::off) KDTREE_TRY(context.config());
   std::optional<LockFile> lock;
   if (!options.change.dry_run) {
     KDTREE_TRY_ASSIGN(lock, begin_change(context, "mode", options.change));
   }
-  KDTREE_TRY_ASSIGN(auto config, context.config());
+  KDTREE_TRY_ASSIGN(auto config, context.config_or_recorded());
   KDTREE_TRY_ASSIGN(auto state, need_deployed(context));
   IntoOn change;
   if (mode == Mode::on) {
@@ -170,12 +172,8 @@ Result<ExitCode> switch_mode(Context& context, const Options& options) {
   } else {
     KDTREE_TRY_ASSIGN(change.plan, plan_mode(context, *config, mode, options.cold));
   }
-  if (change.plan.restarts_engine && !options.cold && !state.current.cold) {
-    KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, *config, state.current.release));
-    context.out.note(armed ? "the command line of mode " + options.mode +
-                                 " is another one: the engine has to be restarted"
-                           : "not every rank is armed: the engine has to be restarted");
-  }
+  if (mode != Mode::off && !options.change.yes && !change.plan.empty())
+    context.out.note("mode " + options.mode + ": " + std::string(mode_costs(mode)));
   std::function<Status()> same;
   if (change.judged)
     same = [&context, &change] { return same_processes(context.root, *change.judged); };
@@ -201,15 +199,19 @@ void setup_mode(CLI::App& app, Context& context) {
                   "off: the engine's own kernel answers; validate: both run, the engine's own "
                   "answers, the difference "
                   "is measured; on: kdtree's kernel answers")
-      ->check(CLI::IsMember({"off", "validate", "on"}))
+      ->check(one_of({"off", "validate", "on"}))
       ->type_name("MODE");
   verb.add_flag("--cold", options->cold, "With off: restart the engine without the patch at all");
   verb.add_flag("--force", options->force,
                 "With on: don't ask for a clean verdict; this is recorded");
   verb.add_flag("--json", options->json, "Print the mode as JSON");
   add_change_options(verb, options->change);
+  std::string modes;
+  for (const Mode mode : kAllModes)
+    modes += std::string(to_string(mode)) + ": " + std::string(mode_costs(mode)) + ".\n";
   verb.footer(
-      "Running ranks are switched without a restart where they are armed and the modes share one "
+      modes +
+      "\nRunning ranks are switched without a restart where they are armed and the modes share one "
       "command line; else the engine is restarted. Mode on is entered without a restart only, by "
       "processes whose own verdict is clean: where that is so and a restart is needed all the "
       "same, it "

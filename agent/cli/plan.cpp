@@ -43,7 +43,12 @@ Result<ExitCode> run_plan(Context& context, const Options& options) {
   if (options.cold && !(wants_mode && options.mode == "off"))
     return fail(ExitCode::usage, "--cold goes with mode off only",
                 "kdtreectl plan mode off --cold");
-  KDTREE_TRY_ASSIGN(const auto config, context.config());
+  const bool way_back = options.change == "rollback" || options.change == "uninstall" ||
+                        (wants_mode && options.mode == "off");
+  KDTREE_TRY_ASSIGN(const auto config, way_back ? context.config_or_recorded() : context.config());
+  if (!context.need_root("plan"))
+    return fail(ExitCode::refused, "plan has to be run by root: it reads files that are root's",
+                "sudo kdtreectl plan " + options.change);
   std::optional<DeployPlan> deploy;
   Result<Plan> plan = Plan{};
   if (options.change == "deploy") {
@@ -68,10 +73,10 @@ void setup_plan(CLI::App& app, Context& context) {
   auto& verb = add_verb(app, context, "plan", "Show what a change would do, and do nothing",
                         [&context, options] { return run_plan(context, *options); });
   verb.add_option("change", options->change, "deploy (default), mode, rollback or uninstall")
-      ->check(CLI::IsMember({"deploy", "mode", "rollback", "uninstall"}))
+      ->check(one_of({"deploy", "mode", "rollback", "uninstall"}))
       ->type_name("CHANGE");
   verb.add_option("mode", options->mode, "Of mode: the one to switch to; of deploy: to start in")
-      ->check(CLI::IsMember({"off", "validate", "on"}))
+      ->check(one_of({"off", "validate", "on"}))
       ->type_name("MODE");
   verb.add_flag("--cold", options->cold, "With mode off: without the patch at all");
   verb.add_flag("--accept-engine", options->accept_engine, "As with deploy");

@@ -46,7 +46,7 @@ Result<ExitCode> end_cut_off(Context& context, const Options& options) {
   if (options.boot) {
     ports = boot_ports(context);
   } else {
-    KDTREE_TRY_ASSIGN(auto config, context.config());
+    KDTREE_TRY_ASSIGN(auto config, context.config_or_recorded());
     ports = host_ports(context, *config, 0);
   }
   KDTREE_TRY_ASSIGN(

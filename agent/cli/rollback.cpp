@@ -14,7 +14,7 @@ Result<ExitCode> run_rollback(Context& context, const ChangeOptions& options) {
   if (!options.dry_run) {
     KDTREE_TRY_ASSIGN(lock, begin_change(context, "rollback", options));
   }
-  KDTREE_TRY_ASSIGN(const auto config, context.config());
+  KDTREE_TRY_ASSIGN(const auto config, context.config_or_recorded());
   KDTREE_TRY_ASSIGN(const auto plan, plan_rollback(context, *config));
   return carry_out(context, *config, plan, options);
 }

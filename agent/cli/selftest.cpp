@@ -47,7 +47,7 @@ void setup_selftest(CLI::App& app, Context& context) {
                         [&context, options] { return run_selftest_verb(context, *options); });
   verb.add_flag("--json", options->json, "Print the answer as JSON");
   verb.add_option("--device", options->device, "cuda or cpu (default: cuda where there is a GPU)")
-      ->check(CLI::IsMember({"cuda", "cpu"}))
+      ->check(one_of({"cuda", "cpu"}))
       ->type_name("DEVICE");
   verb.add_option("--timeout", options->timeout_s, "Seconds it may take")
       ->check(quiet(CLI::PositiveNumber))

@@ -12,6 +12,7 @@
 #include "agent/plan/plan.h"
 #include "agent/plan/transaction.h"
 #include "agent/util/http_get.h"
+#include "agent/util/lock_file.h"
 
 namespace kdtree {
 namespace {
@@ -27,6 +28,7 @@ struct HostStatus {
   std::optional<int> health;  // HTTP status; nullopt: no answer
   std::vector<DriftLine> drift;
   std::vector<std::string> notes;
+  std::optional<std::string> at_work;  // who changes the host now, "" = nobody; nullopt: unknown
 };
 
 Result<HostStatus> collect(Context& context, const Config& config) {
@@ -55,6 +57,11 @@ Result<HostStatus> collect(Context& context, const Config& config) {
     status.health = answer->status;
   if (auto same = check_same_unit(status.facts.state, config); !same)
     status.drift.push_back({"unit", same.error().what, same.error().hint});
+  if (auto holder = LockFile::holder(context.root))
+    status.at_work = std::move(*holder);
+  else
+    status.notes.push_back("whether another kdtreectl is at work is not known: " +
+                           holder.error().what);
   status.facts.live = context.root.is_host() && geteuid() == 0;
   auto drift = find_drift(context.root, status.facts);
   status.drift.insert(status.drift.end(), drift.begin(), drift.end());
@@ -130,6 +137,8 @@ void print(Context& context, const Config& config, const HostStatus& status) {
                            : out.paint(Tone::bad, std::to_string(status.drift.size()))}});
   for (const auto& line : status.drift)
     out.line("  " + line.kind + ": " + line.text + (line.next.empty() ? "" : "; " + line.next));
+  if (status.at_work && !status.at_work->empty())
+    out.line("at work: " + *status.at_work + "; what differs may be what it is about to change");
   for (const auto& note : status.notes) out.note("note: " + note);
   if (current.none() || current.cold) return;
   std::vector<std::vector<std::string>> rows;
@@ -158,6 +167,8 @@ Json as_json(const Config& config, const HostStatus& status) {
           {"mode", state.current.none() ? Json(nullptr) : Json(to_string(state.current.mode))},
           {"cold", state.current.cold},
           {"trial", state.trial},
+          {"at_work",
+           status.at_work && !status.at_work->empty() ? Json(*status.at_work) : Json(nullptr)},
           {"release", state.current.none() ? Json(nullptr) : Json(state.current.release)},
           {"last_good", state.good ? Json(describe(*state.good)) : Json(nullptr)},
           {"manifest", release},
@@ -176,7 +187,7 @@ Json as_json(const Config& config, const HostStatus& status) {
 }
 
 Result<ExitCode> run_status(Context& context, bool json) {
-  KDTREE_TRY_ASSIGN(auto config, context.config());
+  KDTREE_TRY_ASSIGN(auto config, context.config_or_recorded());
   KDTREE_TRY_ASSIGN(auto status, collect(context, *config));
   if (json)
     context.out.json(as_json(*config, status));

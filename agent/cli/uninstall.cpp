@@ -19,10 +19,10 @@ Result<ExitCode> run_uninstall(Context& context, const Options& options) {
   if (!options.change.dry_run) {
     KDTREE_TRY_ASSIGN(lock, begin_change(context, "uninstall", options.change));
   }
-  KDTREE_TRY_ASSIGN(const auto config, context.config());
+  KDTREE_TRY_ASSIGN(const auto config, context.config_or_recorded());
   KDTREE_TRY_ASSIGN(const auto plan, plan_uninstall(context, *config, options.keep_releases));
   KDTREE_TRY_ASSIGN(const auto code, carry_out(context, *config, plan, options.change));
-  if (code == ExitCode::done && !options.change.dry_run) {
+  if (code == ExitCode::done && !options.change.dry_run && !plan.empty()) {
     context.out.note(std::string("kept: ") + paths::kConfig + ", and history and audit log in " +
                      paths::kState);
     if (config->engine.whole_unit())

@@ -21,6 +21,19 @@ CLI::Validator quiet(CLI::Validator validator) {
   return validator;
 }
 
+CLI::Validator one_of(std::vector<std::string> words) {
+  return CLI::Validator(
+      [words = std::move(words)](const std::string& given) {
+        std::string list;
+        for (const auto& word : words) {
+          if (word == given) return std::string();
+          list += (list.empty() ? "" : ", ") + word;
+        }
+        return "'" + given + "' is none of " + list;
+      },
+      "");
+}
+
 CLI::App& add_verb(CLI::App& app, Context& context, const std::string& name,
                    const std::string& summary, std::function<Result<ExitCode>()> body) {
   auto* verb = app.add_subcommand(name, summary);

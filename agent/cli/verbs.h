@@ -22,6 +22,9 @@ void add_change_options(CLI::App& verb, ChangeOptions& options);
 // `validator` without its name in --help.
 CLI::Validator quiet(CLI::Validator validator);
 
+// Refuses what is none of `words`.
+CLI::Validator one_of(std::vector<std::string> words);
+
 // Adds a verb whose body runs after parsing; what it returns becomes the exit status.
 CLI::App& add_verb(CLI::App& app, Context& context, const std::string& name,
                    const std::string& summary, std::function<Result<ExitCode>()> body);

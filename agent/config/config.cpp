@@ -239,7 +239,11 @@ std::string syntax_error(const json::parse_error& error, std::string_view text) 
       1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
   const std::size_t newline = text.substr(0, at).rfind('\n');
   const std::size_t column = at - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
-  return "line " + std::to_string(line) + ", column " + std::to_string(column) + ": not valid JSON";
+  const bool closes = at < text.size() && (text[at] == '}' || text[at] == ']');
+  const std::size_t before = text.substr(0, at).find_last_not_of(" \t\r\n");
+  const bool comma = closes && before != std::string_view::npos && text[before] == ',';
+  return "line " + std::to_string(line) + ", column " + std::to_string(column) +
+         ": not valid JSON" + (comma ? ": a comma before the closing bracket" : "");
 }
 
 // nlohmann keeps the last of two equal keys without a word; an operator's typo must not be hidden
@@ -276,6 +280,7 @@ Result<Config> parse_config(std::string_view text, const std::string& where) {
     return fail(ExitCode::usage, where + ": key \"" + duplicates.found + "\" is given twice");
   auto config = read_document(document);
   if (!config) return prefixed(where, std::move(config).error());
+  config->document = document.dump();
   return config;
 }
 

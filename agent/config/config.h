@@ -94,6 +94,7 @@ struct Config {
   ValidateConfig validate;
   AgentConfig agent;
   MoeConfig moe;
+  std::string document;  // all that was given, as JSON text that parse_config takes
 
   const ModeConfig& mode(Mode which) const;  // an empty one where the config has none
 };

@@ -107,6 +107,12 @@ bool is_beyond_loopback(int listener) {
          !IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<sockaddr_in6*>(&bound)->sin6_addr);
 }
 
+bool is_loopback_address(const std::string& address) {
+  if (address.starts_with(kUnix)) return true;
+  const auto [host, port] = split_address(address);
+  return host.starts_with("127.") || host == "::1";
+}
+
 std::string shown_address(const std::string& address, bool tls) {
   if (address.starts_with(kUnix)) return address;
   return (tls ? "https://" : "http://") + address;

@@ -17,6 +17,9 @@ Result<UniqueFd> listen_on(const std::string& address);
 // Whether others than this host's own processes can reach the socket.
 bool is_beyond_loopback(int listener);
 
+// Whether an address for listen_on names nothing but this host itself.
+bool is_loopback_address(const std::string& address);
+
 // "http://host:port", "https://host:port", "unix:/path": for people.
 std::string shown_address(const std::string& address, bool tls);
 

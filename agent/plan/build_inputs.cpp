@@ -26,20 +26,30 @@ std::string joined(const std::vector<std::string>& parts, const std::string& bet
   return text;
 }
 
+// More than one difference is a list of its own (plan_deploy).
+std::string brief(const std::vector<std::string>& differences) {
+  if (differences.empty()) return {};
+  return differences.size() == 1 ? ": " + differences.front()
+                                 : ": " + std::to_string(differences.size()) + " differences";
+}
+
 Status check_engine(const Facts& facts, const Config& config, bool accept_engine) {
+  if (!facts.user_error.empty())
+    return fail(ExitCode::refused, facts.user_error,
+                config.engine.whole_unit() ? "make that user, or name another as engine.user"
+                                           : "make that user, or name another in the unit's User=");
   if (!facts.engine)
     return fail(ExitCode::refused, "the engine can't be looked at: " + facts.engine_error,
                 "check engine.python in " + std::string(paths::kConfig));
   const EngineFacts& engine = *facts.engine;
   if (engine.name.empty() || engine.version.empty())
-    return fail(ExitCode::refused, config.engine.python + " has no SGLang",
+    return fail(ExitCode::refused, config.engine.python + " has no sglang package",
                 "name the Python that runs the engine as engine.python");
   if (engine.torch.empty())
     return fail(ExitCode::refused, config.engine.python + " has no torch",
                 "name the Python that runs the engine as engine.python");
   if (engine.known) return {};
-  const std::string differences =
-      engine.differences.empty() ? "" : ": " + joined(engine.differences, "; ");
+  const std::string differences = brief(engine.differences);
   if (!engine.binds)
     return fail(
         ExitCode::refused,
@@ -55,12 +65,12 @@ Status check_engine(const Facts& facts, const Config& config, bool accept_engine
 Status check_nvcc(const Facts& facts) {
   if (!facts.nvcc)
     return fail(ExitCode::refused, "no nvcc found, looked for " + joined(facts.nvcc_searched, ", "),
-                "install the CUDA toolkit 12.8 or newer, or name one as kernel.cuda_home");
+                kNvccHint);
   if (version_number(facts.nvcc->version) < kOldestNvcc)
     return fail(
         ExitCode::refused,
         facts.nvcc->path + " is version " + facts.nvcc->version + ", 12.8 or newer is needed",
-        "name a newer one as kernel.cuda_home");
+        kNvccHint);
   return {};
 }
 
@@ -90,6 +100,16 @@ Result<std::vector<std::string>> choose_archs(const Facts& facts, const Config& 
 
 }  // namespace
 
+Status check_space(const Facts& facts, const Config& config) {
+  const std::uint64_t needed =
+      config.kernel.device == KernelDevice::cuda ? kSpaceForCuda : kSpaceForCpu;
+  if (facts.free_bytes >= needed) return {};
+  return fail(ExitCode::refused,
+              std::string(paths::kReleases) + " has " + std::to_string(facts.free_bytes >> 20) +
+                  " MiB free, a build needs " + std::to_string(needed >> 20),
+              "free space on that filesystem");
+}
+
 Result<BuildInputs> build_inputs(const Facts& facts, const Config& config, bool accept_engine) {
   KDTREE_TRY(check_engine(facts, config, accept_engine));
   BuildInputs inputs;
@@ -107,12 +127,7 @@ Result<BuildInputs> build_inputs(const Facts& facts, const Config& config, bool 
     KDTREE_TRY(check_nvcc(facts));
     inputs.nvcc = facts.nvcc;
   }
-  const std::uint64_t needed = cuda ? kSpaceForCuda : kSpaceForCpu;
-  if (facts.free_bytes < needed)
-    return fail(ExitCode::refused,
-                std::string(paths::kReleases) + " has " + std::to_string(facts.free_bytes >> 20) +
-                    " MiB free, a build needs " + std::to_string(needed >> 20),
-                "free space on that filesystem");
+  KDTREE_TRY(check_space(facts, config));
   return inputs;
 }
 

@@ -33,6 +33,25 @@ Status delete_tree(const fs::path& path) {
   return {};
 }
 
+// Of a tool's output: what names the cause. The first error is it; those after it follow from it.
+class ErrorLine {
+ public:
+  void see(const std::string& line) {
+    const std::size_t from = line.find_first_not_of(" \t");
+    if (from == std::string::npos) return;
+    if (!first_.empty() && first_.ends_with(':')) first_ += " " + line.substr(from);
+    const auto has = [&](const char* mark) { return line.find(mark) != std::string::npos; };
+    if (first_.empty() &&
+        (has("error:") || has("Error:") || has("error   :") || has("CMake Error")))
+      first_ = line.substr(from);
+    if (has("rror")) last_ = line.substr(from);
+  }
+  const std::string& text() const { return first_.empty() ? last_ : first_; }  // "" = none
+
+ private:
+  std::string first_, last_;
+};
+
 // One build: its folders, its log.
 class Build {
  public:
@@ -111,11 +130,12 @@ class Build {
     std::string log = "$";
     for (const auto& word : command.argv) log += " " + word;
     KDTREE_TRY(add_to_log(log));
-    std::string last_error;
+    ErrorLine error;
     bool full = false;
     command.on_line = [&](std::string_view line) {
+      if (line.starts_with("See also \"" + staging_.string())) return;  // is gone when this is read
       logged_ = logged_ && add_to_log(std::string(line)).has_value();
-      if (line.find("rror") != std::string_view::npos) last_error = line;
+      error.see(std::string(line));
       if (line.find("No space left on device") != std::string_view::npos) full = true;
       progress(stage, std::string(line));
     };
@@ -124,7 +144,7 @@ class Build {
     if (full || outcome.ok())
       return fail(ExitCode::refused, "no space left to build the kernel (" + stage + ")",
                   "free space on the filesystem of " + std::string(paths::kReleases));
-    const std::string why = last_error.empty() ? outcome.last_line() : last_error;
+    const std::string why = error.text().empty() ? outcome.last_line() : error.text();
     return fail(ExitCode::refused, "building the kernel failed (" + stage + "): " + why,
                 "the whole log is " + failed_log().string());
   }

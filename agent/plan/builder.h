@@ -35,6 +35,14 @@ struct BuildInputs {
 // not installed, too little space.
 Result<BuildInputs> build_inputs(const Facts& facts, const Config& config, bool accept_engine);
 
+// Errors: refused: what a build needs is not free where releases are kept.
+Status check_space(const Facts& facts, const Config& config);
+
+// Where an nvcc comes from, for messages.
+inline constexpr const char* kNvccHint =
+    "install the CUDA toolkit 12.8 or newer, or the package nvidia-cuda-nvcc into the engine's own "
+    "Python, or name a toolkit's folder as kernel.cuda_home";
+
 std::string release_id(const BuildInputs& inputs);
 
 // The manifest as far as it is known before the build.

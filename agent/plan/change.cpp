@@ -142,6 +142,7 @@ Status Change::write_trial() {
   State trial = before_;
   trial.trial = true;
   trial.current = plan_.to;
+  if (!trial.configuration) trial.configuration = plan_.after.configuration;
   return write_state(root_, trial);
 }
 

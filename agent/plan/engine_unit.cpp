@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <sstream>
 
 #include "agent/unitfile/engine_command.h"
 #include "agent/unitfile/environment.h"
@@ -18,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-constexpr std::string_view kModeLine = "Environment=KDTREE_VERIFY=";
+constexpr std::string_view kModeValue = "KDTREE_VERIFY=";
 constexpr std::string_view kHead = "# Written by kdtreectl";
 
 bool is_ours(const std::string& variable) {
@@ -290,11 +289,23 @@ std::string engine_unit_path(const Config& config) {
 bool is_written_by_kdtree(const std::string& unit_text) { return unit_text.starts_with(kHead); }
 
 std::string without_mode(const std::string& unit_text) {
-  std::istringstream lines(unit_text);
-  std::string line, rest;
-  while (std::getline(lines, line))
-    if (!line.starts_with(kModeLine) && !line.starts_with(kHead)) rest += line + "\n";
+  const auto parsed = UnitFile::parse(unit_text, "unit");
+  if (!parsed) return unit_text;
+  std::string rest;
+  for (const auto& line : parsed->lines()) {
+    if (line.kind != UnitLine::Kind::setting || line.section != "Service") continue;
+    const bool is_mode = line.key == "Environment" && line.value.starts_with(kModeValue) &&
+                         line.value.find_first_of(" \t") == std::string::npos;
+    if (!is_mode) rest += line.key + "=" + line.value + "\n";
+  }
   return rest;
+}
+
+std::string exec_start_of(const std::string& unit_text) {
+  const auto parsed = UnitFile::parse(unit_text, "unit");
+  const auto values =
+      parsed ? effective_values({*parsed}, "Service", "ExecStart") : std::vector<std::string>{};
+  return values.empty() ? "" : values.back();
 }
 
 Result<EngineUnit> make_engine_unit(const Facts& facts, const Config& config,

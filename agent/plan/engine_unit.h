@@ -36,7 +36,12 @@ inline constexpr const char* kEngineEnvironment = "/etc/kdtree/engine.env";
 // Does the text carry our head line?
 bool is_written_by_kdtree(const std::string& unit_text);
 
-// Equal for two texts of make_engine_unit between which armed workers can switch without a restart.
+// Equal for two texts between which armed workers can switch without a restart: what [Service]
+// sets, but for the mode. Comments and other sections don't count; a text that can't be parsed is
+// itself.
 std::string without_mode(const std::string& unit_text);
+
+// The ExecStart= that the text alone leaves in force; "" = none.
+std::string exec_start_of(const std::string& unit_text);
 
 }  // namespace kdtree

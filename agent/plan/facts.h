@@ -67,6 +67,7 @@ struct Facts {
   EngineUnitFacts unit;
   std::optional<EngineFacts> engine;  // nullopt: the probe could not be run; why is in engine_error
   std::string engine_error;
+  std::string user_error;  // why the engine's user is none of this host's; "" = it is one
   std::vector<GpuFacts> gpus;
   std::string gpu_error;  // why `gpus` is empty, if it is
   std::optional<NvccFacts> nvcc;
@@ -75,8 +76,7 @@ struct Facts {
   std::uint64_t free_bytes = 0;  // where releases are kept
   std::string source_digest;  // of /usr/share/kdtree: kernel and patch sources; "" = not installed
   std::optional<TextFile> agent_unit;  // kdtree-agent.service, if it is installed
-  bool recover_unit = false;           // kdtree-recover.service is installed ...
-  bool recover_enabled = false;        // ... and runs at boot
+  std::vector<std::string> trees;      // of those that uninstall removes whole: which are there
 
   State state;                      // state.json; a fresh one where there is none
   std::optional<Manifest> release;  // of the release wished for; deploy and rollback replace it

@@ -5,6 +5,7 @@
 
 #include "agent/plan/engine_unit.h"
 #include "agent/plan/plan_checks.h"
+#include "agent/plan/unit_lines.h"
 #include "agent/util/root.h"
 #include "agent/util/sha256.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 constexpr const char* kAgentUnit = "kdtree-agent.service";
 constexpr const char* kEverything = "/opt/kdtree";
-constexpr const char* kRecoverUnit = "kdtree-recover.service";
 
 const std::optional<FileImage>& now_at(const Facts& facts, const std::string& path) {
   static const std::optional<FileImage> nothing;
@@ -93,18 +93,24 @@ State state_after(const Facts& facts, const Wish& wish, const Config& config,
       state.before = state.good;
     state.good = wish.target;
   }
+  if (!config.document.empty()) state.configuration = config.document;
   state.managed.clear();
   if (!unit.text.empty() && !wish.target.none()) state.managed[unit.path] = sha256_hex(unit.text);
   if (!unit.environment_text.empty())
     state.managed[unit.environment_path] = sha256_hex(unit.environment_text);
   if (wish.target.none()) {
     state.unit_before.reset();
+    state.configuration.reset();
     state.accepted_engines.clear();
   } else if (!state.unit_before && !config.engine.whole_unit()) {
     const std::string fragment = facts.unit.files.empty() ? "" : facts.unit.files[0].text;
     state.unit_before = UnitBefore{config.engine.unit, unit.base_exec_start, sha256_hex(fragment)};
   }
   return state;
+}
+
+bool is_there(const Facts& facts, const char* tree) {
+  return std::ranges::find(facts.trees, tree) != facts.trees.end();
 }
 
 void add_cleanup(Plan& plan, const Facts& facts, const Wish& wish) {
@@ -115,14 +121,44 @@ void add_cleanup(Plan& plan, const Facts& facts, const Wish& wish) {
     }
     return;
   }
-  if (facts.agent_unit) {
+  const bool deployed = !plan.from.none() || !plan.steps.empty();
+  if (deployed && facts.agent_unit) {
     plan.cleanup.push_back(unit_step(StepKind::stop_unit, kAgentUnit));
     plan.cleanup.push_back(unit_step(StepKind::disable_unit, kAgentUnit));
   }
-  if (facts.recover_unit && facts.recover_enabled)
-    plan.cleanup.push_back(unit_step(StepKind::disable_unit, kRecoverUnit));
-  if (!wish.keep_releases) plan.cleanup.push_back(tree_step(kEverything));
-  plan.cleanup.push_back(tree_step(paths::kStats));  // ranks that were killed leave theirs
+  if (!wish.keep_releases && (deployed || is_there(facts, kEverything)))
+    plan.cleanup.push_back(tree_step(kEverything));
+  if (deployed || is_there(facts, paths::kStats))  // ranks that were killed leave theirs
+    plan.cleanup.push_back(tree_step(paths::kStats));
+}
+
+// Says who else changed the unit's file, and why an engine that keeps release and patch has to be
+// restarted all the same.
+void note_start(Plan& plan, const Facts& facts, const Wish& wish, const EngineUnit& unit,
+                bool same_start) {
+  const auto& now = now_at(facts, unit.path);
+  const auto kept = facts.state.managed.find(unit.path);
+  const bool edited =
+      kept != facts.state.managed.end() && (!now || sha256_hex(now->bytes) != kept->second);
+  const std::string who = unit.path + (now ? " was changed by somebody else" : " is gone");
+  const bool keeps = plan.from.release == wish.target.release && !plan.from.none() &&
+                     !plan.from.cold && !wish.target.cold;
+  if (!plan.restarts_engine || !keeps) {
+    if (edited && (now || !unit.text.empty()))
+      plan.notes.push_back(who + (unit.text.empty() ? ": it is removed" : ": it is written again") +
+                           (plan.restarts_engine ? "" : ", without a restart"));
+    return;
+  }
+  const std::string line = now ? exec_start_of(now->bytes) : "";
+  std::string why = "not every rank is armed";
+  if (!same_start && edited)
+    why = who + ", and the engine may have been started so";
+  else if (!same_start && (line.empty() ? unit.base_exec_start : line) != unit.exec_start)
+    why = "the command line of mode " + std::string(to_string(wish.target.command_line())) +
+          " is another one";
+  else if (!same_start)
+    why = "the environment that the engine is started with is another one";
+  plan.notes.push_back(why + ": the engine has to be restarted");
 }
 
 // Everything that differs between the unit's files, the symlink and the control file, and what it
@@ -148,11 +184,10 @@ void add_steps(Plan& plan, const Facts& facts, const Config& config, const Wish&
   plan.restarts_engine = wish.restart || (armed ? !same_start : !was_plain || unit_changed);
   const bool stays_stopped = is_stopped(facts.unit.state) && wish.verb != Verb::deploy;
   if ((!facts.unit.state.exists() && !armed) || stays_stopped) plan.restarts_engine = false;
+  note_start(plan, facts, wish, unit, same_start);
 
   // Ranks obey the control file until they end, and the new ones start in their environment's mode.
   if (plan.restarts_engine || !armed || stays_stopped) add_file(files, facts, paths::kControl, "");
-  if (!wish.target.none() && facts.recover_unit && !facts.recover_enabled)
-    plan.steps.push_back(unit_step(StepKind::enable_unit, kRecoverUnit));
   plan.steps.insert(plan.steps.end(), files.begin(), files.end());
   if (unit_changed || environment_changed || facts.unit.state.need_daemon_reload)
     plan.steps.push_back(unit_step(StepKind::daemon_reload, ""));
@@ -209,6 +244,8 @@ Result<Plan> plan_for(const Facts& original, const Config& config, const Wish& w
   KDTREE_TRY(check_target(facts, config, wish));
   KDTREE_TRY_ASSIGN(auto unit, make_engine_unit(facts, config, wish.target));
 
+  if (wish.verb == Verb::deploy) KDTREE_TRY(check_ranks(unit.exec_start, config));
+
   Plan plan;
   plan.verb = wish.verb;
   plan.from = facts.state.current;
@@ -227,6 +264,9 @@ Result<Plan> plan_for(const Facts& original, const Config& config, const Wish& w
     plan.undo_gate.unit.clear();
   }
   plan.notes = unit.notes;
+  plan.unit_now = unit_lines(facts.unit.state);
+  if (facts.unit.state.exists() || !wish.target.none())
+    plan.unit_then = unit_lines_after(facts, config, unit);
   add_steps(plan, facts, config, wish, unit);
   if (!plan.gate.unit.empty()) KDTREE_TRY(add_fallback(plan, facts, config));
   plan.after = state_after(facts, wish, config, unit, !plan.gate.unit.empty());

@@ -72,6 +72,9 @@ struct Plan {
   std::vector<Step> fallback;  // if going back fails too: the engine without kdtree; empty = going
                                // back is that already
   std::vector<Step> cleanup;   // after the gate; a failure here is said and is no reason to undo
+  // The engine's unit as systemd has it and as it will have it (unit_lines.h): shown as a
+  // difference, and part of the hash.
+  std::vector<std::string> unit_now, unit_then;
   bool restarts_engine = false;
   bool engine_was_active = false;  // false: undo leaves it stopped
   bool forced = false;
@@ -99,13 +102,19 @@ Deployed way_into_on(const Config& config, const std::string& release);
 // or in another way (whole unit, drop-in); names it and says what to do.
 Status check_same_unit(const State& state, const Config& config);
 
+// Does the command line make as many ranks on this host as the configuration expects? What it
+// doesn't give as a number is not judged. Errors: refused: says both numbers.
+Status check_ranks(const std::string& exec_start, const Config& config);
+
 // Every path whose content make_plan wants in Facts::files.
 std::vector<std::string> planned_paths(const Config& config);
 
-// sha256 over the canonical JSON: steps, contents before and after, gate. Equal facts and wishes
-// give equal hashes.
+// sha256 over the canonical JSON: steps, contents before and after, the unit as systemd has it,
+// gate. Equal facts and wishes give equal hashes.
 std::string plan_hash(const Plan& plan);
 nlohmann::ordered_json to_json(const Plan& plan);
+// Of an empty plan: one line, without its newline.
+std::string nothing_to_do(const Plan& plan);
 // For people: a unified-diff-like text of each file, then what is reloaded, restarted and waited
 // for.
 std::string to_text(const Plan& plan);

@@ -2,9 +2,11 @@
 #include "agent/plan/plan_checks.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "agent/plan/engine_unit.h"
+#include "agent/unitfile/engine_command.h"
 #include "agent/util/root.h"
 
 namespace kdtree {
@@ -100,6 +102,35 @@ Status check_same_unit(const State& state, const Config& config) {
       ExitCode::refused,
       "kdtree is under " + other + ", the configuration names " + config.engine.unit + " now",
       "set engine.unit back to " + other + ", kdtreectl uninstall, then change it and deploy");
+}
+
+Status check_ranks(const std::string& exec_start, const Config& config) {
+  const auto command = EngineCommand::parse(exec_start);
+  if (!command) return {};
+  const auto size = [&](const std::vector<std::string>& names, int otherwise) {
+    const auto text = command->value_of(names);
+    if (!text) return otherwise;
+    int number = 0;
+    const auto parsed = std::from_chars(text->data(), text->data() + text->size(), number);
+    return parsed.ec == std::errc{} && parsed.ptr == text->data() + text->size() ? number : 0;
+  };
+  const int tp = size({"--tp-size", "--tensor-parallel-size", "--tp"}, 0);
+  const int pp = size({"--pp-size", "--pipeline-parallel-size", "--pp"}, 1);
+  const int nodes = size({"--nnodes"}, 1);
+  if (tp < 1 || pp < 1 || nodes < 1) return {};  // not given as numbers here
+  if (pp / nodes > 1)
+    return fail(ExitCode::refused,
+                "the engine runs with --pp-size " + std::to_string(pp) +
+                    ", and kdtree tells its processes apart by their tensor parallel rank alone",
+                "run it without pipeline parallelism");
+  const int here = tp / std::max(nodes / pp, 1);
+  if (here == config.engine.ranks) return {};
+  return fail(ExitCode::refused,
+              "engine.ranks is " + std::to_string(config.engine.ranks) +
+                  ", but the engine's command line makes " + std::to_string(here) + " (--tp-size " +
+                  std::to_string(tp) + (nodes > 1 ? ", --nnodes " + std::to_string(nodes) : "") +
+                  ")",
+              "set engine.ranks to " + std::to_string(here));
 }
 
 Status check_target(const Facts& facts, const Config& config, const Wish& wish) {

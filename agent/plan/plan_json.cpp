@@ -203,6 +203,7 @@ ordered_json to_json(const Plan& plan) {
           {"forced", plan.forced},
           {"restarts_engine", plan.restarts_engine},
           {"engine_was_active", plan.engine_was_active},
+          {"unit", {{"before", plan.unit_now}, {"after", plan.unit_then}}},
           {"steps", steps_json(plan.steps)},
           {"gate", gate_json(plan.gate)},
           {"cleanup", steps_json(plan.cleanup)},
@@ -226,6 +227,10 @@ Result<Plan> parse_plan(const json& value) {
     value.at("forced").get_to(plan.forced);
     value.at("restarts_engine").get_to(plan.restarts_engine);
     value.at("engine_was_active").get_to(plan.engine_was_active);
+    if (const auto unit = value.find("unit"); unit != value.end()) {
+      unit->at("before").get_to(plan.unit_now);
+      unit->at("after").get_to(plan.unit_then);
+    }
     plan.steps = steps_of(value.at("steps"));
     plan.gate = gate_of(value.at("gate"));
     plan.cleanup = steps_of(value.at("cleanup"));

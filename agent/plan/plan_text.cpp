@@ -50,6 +50,23 @@ std::string describe_step(const Step& step) {
   return {};
 }
 
+// The lines that differ; those that don't are the unit's own business.
+std::string describe_unit(const Plan& plan) {
+  const auto joined = [](const std::vector<std::string>& lines) {
+    std::string text;
+    for (const auto& line : lines) text += line + "\n";
+    return text;
+  };
+  const std::string both = line_diff(joined(plan.unit_now), joined(plan.unit_then));
+  std::string changed;
+  for (std::size_t at = 0; at < both.size();) {
+    const std::size_t end = both.find('\n', at) + 1;
+    if (both[at] != ' ') changed += both.substr(at, end - at);
+    at = end;
+  }
+  return changed.empty() ? "" : "what systemd then has of the engine's unit\n" + indented(changed);
+}
+
 std::string describe_gate(const GateExpectation& gate) {
   if (gate.unit.empty()) return {};
   std::string text = "wait until " + gate.unit + " is active and healthy";
@@ -61,11 +78,17 @@ std::string describe_gate(const GateExpectation& gate) {
 
 }  // namespace
 
+std::string nothing_to_do(const Plan& plan) {
+  return "nothing to do: " +
+         (plan.to.none() ? "nothing of kdtree is deployed" : describe(plan.to) + " is in force");
+}
+
 std::string to_text(const Plan& plan) {
-  if (plan.empty()) return "nothing to do: " + describe(plan.to) + " is in force\n";
+  if (plan.empty()) return nothing_to_do(plan) + "\n";
   std::string text = std::string(verb_name(plan.verb)) + ": " + describe(plan.from) + " -> " +
                      describe(plan.to) + "\n";
   for (const auto& step : plan.steps) text += describe_step(step);
+  text += describe_unit(plan);
   if (!plan.steps.empty()) text += describe_gate(plan.gate);
   for (const auto& step : plan.cleanup) text += describe_step(step);
   return text;

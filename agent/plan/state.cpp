@@ -80,6 +80,8 @@ State state_of(const json& value) {
   value.at("managed").get_to(state.managed);
   if (const json& took = value.value("last_start_ms", json()); took.is_number_unsigned())
     state.last_start = std::chrono::milliseconds(took.get<std::uint64_t>());
+  if (const auto kept = value.find("configuration"); kept != value.end())
+    state.configuration = kept->dump();
   for (const json& entry : value.at("history")) state.history.push_back(entry_of(entry));
   return state;
 }
@@ -118,6 +120,7 @@ ordered_json to_json(const State& state) {
                             {"exec_start", state.unit_before->exec_start},
                             {"digest", state.unit_before->digest}};
   if (state.last_start) value["last_start_ms"] = state.last_start->count();
+  if (state.configuration) value["configuration"] = ordered_json::parse(*state.configuration);
   for (const auto& entry : state.history) value["history"].push_back(to_json(entry));
   return value;
 }

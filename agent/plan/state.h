@@ -66,7 +66,10 @@ struct State {
   std::map<std::string, std::string>
       managed;  // path -> sha256 of each file as kdtree wrote it: drift is a difference
   std::optional<std::chrono::milliseconds> last_start;  // from the restart to the open gate
-  std::vector<HistoryEntry> history;                    // oldest first, at most kHistoryKept
+  // Config::document that the last change went by: what a way back needs where the file is lost or
+  // broken; nullopt = nothing is deployed, or an older kdtreectl wrote this.
+  std::optional<std::string> configuration;
+  std::vector<HistoryEntry> history;  // oldest first, at most kHistoryKept
 };
 
 inline constexpr std::size_t kHistoryKept = 200;

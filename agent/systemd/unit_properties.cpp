@@ -155,6 +155,7 @@ const std::map<std::string_view, Property>& properties() {
       {"User", {"s", text(KDTREE_FIELD(user))}},
       {"Group", {"s", text(KDTREE_FIELD(group))}},
       {"WorkingDirectory", {"s", text(KDTREE_FIELD(working_directory))}},
+      {"RuntimeDirectory", {"as", texts(KDTREE_FIELD(runtime_directories))}},
       {"Environment", {"as", read_environment}},
       {"EnvironmentFiles", {"a(sb)", read_environment_files}},
       {"ExecStartEx", {"a(sasasttttuii)", read_exec_start}},

@@ -71,6 +71,7 @@ struct UnitState {
   std::string user;   // "" = root
   std::string group;  // "" = the user's own
   std::string working_directory;
+  std::vector<std::string> runtime_directories;                  // RuntimeDirectory=, below /run
   std::vector<std::pair<std::string, std::string>> environment;  // Environment=, as it is in force
   std::vector<EnvironmentFile> environment_files;                // beat Environment=
   std::vector<ExecCommand> exec_start;

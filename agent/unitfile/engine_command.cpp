@@ -277,6 +277,17 @@ Result<std::optional<double>> EngineCommand::mem_fraction() const {
   return fraction;
 }
 
+std::optional<std::string> EngineCommand::value_of(const std::vector<std::string>& names) const {
+  std::optional<std::size_t> last;
+  for (const auto& name : names)
+    if (const auto at = find_flag(name); at && (!last || *at > *last)) last = at;
+  if (!last) return std::nullopt;
+  const std::string& word = items_[*last].word.text;
+  if (const std::size_t equals = word.find('='); equals != std::string::npos)
+    return word.substr(equals + 1);
+  return *last + 1 < items_.size() ? items_[*last + 1].word.text : "";
+}
+
 void EngineCommand::set_mem_fraction(double fraction) {
   const std::string name(kMemFraction);
   const auto at = find_flag(name);

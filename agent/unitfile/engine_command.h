@@ -35,6 +35,10 @@ class EngineCommand {
   // Replaces the value in place, in the way it was written (`=` or not), or appends the flag.
   void set_mem_fraction(double fraction);
 
+  // What follows the last of the flags named, in either way of writing it; "" = given without a
+  // value; nullopt = not given.
+  std::optional<std::string> value_of(const std::vector<std::string>& names) const;
+
   // Adds `flags` ("--x", "1", "--y"), replacing one of the same name where it stands.
   void add_flags(const std::vector<std::string>& flags);
   // Removes each flag named, with its values (`--x=1`, `--x 1 2`). One that isn't there is no

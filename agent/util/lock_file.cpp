@@ -21,10 +21,11 @@ namespace {
 
 // The text is the holder's only if that process lives: one that has just taken the lock may not
 // have written yet.
-std::string describe_holder(int fd) {
+// "" = no process that lives.
+std::string living_holder(int fd) {
   std::array<char, 512> text{};
   const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
-  if (got <= 0) return "another kdtreectl";
+  if (got <= 0) return {};
   std::istringstream words(std::string(text.data(), static_cast<std::size_t>(got)));
   std::string verb, pid, boot, since;
   std::uint64_t ticks = 0;
@@ -33,11 +34,19 @@ std::string describe_holder(int fd) {
   const auto parsed = std::from_chars(pid.data(), pid.data() + pid.size(), number);
   if (since.empty() || parsed.ec != std::errc{} || boot != boot_id() ||
       process_start_ticks(number) != ticks)
-    return "another kdtreectl";
+    return {};
   return "kdtreectl " + verb + " (pid " + pid + ", since " + since + ")";
 }
 
 }  // namespace
+
+Result<std::string> LockFile::holder(const Root& root) {
+  const auto path = root(paths::kRun) / "lock";
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  if (!fd && errno == ENOENT) return std::string();
+  if (!fd) return tl::make_unexpected(io_error("opening", path, errno));
+  return living_holder(fd.get());
+}
 
 Result<LockFile> LockFile::acquire(const Root& root, const std::string& verb) {
   const auto path = root(paths::kRun) / "lock";
@@ -51,7 +60,9 @@ Result<LockFile> LockFile::acquire(const Root& root, const std::string& verb) {
   std::ignore = ::fchmod(fd.get(), 0600);  // who can open it can lock it
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return tl::make_unexpected(io_error("locking", path, errno));
-    return fail(ExitCode::locked, describe_holder(fd.get()) + " is changing this host",
+    const auto who = living_holder(fd.get());
+    return fail(ExitCode::locked,
+                (who.empty() ? "another kdtreectl" : who) + " is changing this host",
                 "wait for it to end; the lock goes with it");
   }
   const pid_t pid = ::getpid();

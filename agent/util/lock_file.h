@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
 #include <string>
 
 #include "agent/util/result.h"
@@ -18,6 +17,10 @@ class LockFile {
   // Takes /run/kdtree/lock, without waiting. Errors: ExitCode::locked with the holder; refused if
   // it can't be made.
   static Result<LockFile> acquire(const Root& root, const std::string& verb);
+
+  // Who holds it: "kdtreectl deploy (pid 4711, since 2026-11-30T17:30:46Z)"; "" = nobody. Takes
+  // nothing and makes nothing. Errors: refused: it can't be read, as by others than root.
+  static Result<std::string> holder(const Root& root);
 
   LockFile(LockFile&&) noexcept = default;
   LockFile& operator=(LockFile&&) noexcept = default;

@@ -45,6 +45,17 @@ def test_a_wrong_command_line(ctl, args, words):
     one_line(ctl(*args), USAGE, *words)
 
 
+def test_a_mode_that_is_none(ctl):
+    assert ctl("mode", "onn").err == "kdtreectl: mode: 'onn' is none of off, validate, on; kdtreectl mode --help\n"
+    assert ctl("deploy", "--mode", "onn").err.startswith("kdtreectl: deploy: --mode: 'onn' is none of off, validate, on; ")
+
+
+def test_help_of_mode_says_what_each_costs(ctl):
+    text = " ".join(ctl("mode", "--help").out.split())
+    for words in ("captures both kernels in its CUDA graphs", "a step takes longer than in off", "grows with the length of the context"):
+        assert words in text
+
+
 def test_a_root_that_does_not_exist(ctl):
     one_line(ctl("--root", "/does/not/exist", "history", under_root=False), USAGE, "/does/not/exist")
 
@@ -124,14 +135,14 @@ def test_history_of_a_host_without_one(ctl):
     assert json.loads(ctl("history", "--json").out) == []
 
 
-def deployed(root: Path, *, trial: bool = False, history: list | None = None) -> None:
-    """A host that has release r1 in mode off, as far as its files say."""
+def deployed(root: Path, *, trial: bool = False, history: list | None = None, **more: object) -> None:
+    """A host that has release r1 in mode off, as far as its files say; `more`: keys of state.json."""
     configure(root)
     off = {"release": "r1", "mode": "off", "cold": False}
     (root / "var/lib/kdtree").mkdir(parents=True)
     (root / "var/lib/kdtree/state.json").write_text(json.dumps(
         {"format": 1, "current": off, "good": off, "before": None, "trial": trial, "accepted_engines": {}, "unit_before": None,
-         "managed": {}, "history": history or []}))
+         "managed": {}, "history": history or [], **more}))
 
 
 def entry(**more: object) -> dict:
@@ -163,6 +174,22 @@ def test_mode_says_that_a_change_is_on_trial(ctl, root):
     done = ctl("mode")
     assert done.rc == BAD_ANSWER and done.out == "off  (0 of 2 ranks, on trial: not past its gate)\n", done
     assert json.loads(ctl("mode", "--json").out)["trial"] is True
+
+
+@pytest.mark.parametrize("broken", [None, "{", '{"engine": {}}'])
+def test_without_a_configuration_the_ways_back_go_by_the_last_one(ctl, root, broken):
+    deployed(root, configuration=CONFIGURATION)
+    file = root / "etc/kdtree/kdtree.json"
+    file.unlink() if broken is None else file.write_text(broken)
+    done = ctl("mode")
+    assert done.out == "off  (0 of 2 ranks)\n", done
+    assert done.err.count("\n") == 1 and "kdtree.json" in done.err and "state.json has kept" in done.err
+    for args in (["status"], ["rollback", "--yes"], ["mode", "off", "--cold", "--yes"], ["mode", "off"], ["uninstall", "--yes"], ["plan", "rollback"],
+                 ["plan", "uninstall"], ["plan", "mode", "off", "--cold"]):
+        done = ctl(*args)
+        assert done.rc == REFUSED and "no systemd" in done.err and "state.json has kept" in done.err, done
+    for args in (["verdict"], ["mode", "validate"], ["mode", "on", "--force"], ["deploy", "--yes"], ["plan"], ["plan", "mode", "on"]):
+        one_line(ctl(*args), USAGE, "kdtree.json")
 
 
 @pytest.mark.parametrize("args", [["mode", "off", "--force"], ["mode", "validate", "--force"], ["mode", "--force"],

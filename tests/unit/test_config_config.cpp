@@ -147,5 +147,28 @@ TEST(Nearest, IsCloseOrNothing) {
   EXPECT_EQ(nearest("zzz", {"health", "unit"}), "");
 }
 
+TEST(Config, ACommaTooManyIsNamed) {
+  for (const std::string text : {"{\"engine\": {},\n}", "{\"a\": [1, 2, ]}"}) {
+    const auto config = parse_config(text, "here");
+    ASSERT_FALSE(config);
+    EXPECT_NE(config.error().what.find("not valid JSON: a comma before the closing bracket"),
+              std::string::npos)
+        << config.error().what;
+  }
+  EXPECT_EQ(parse_config("{]", "here").error().what.find("comma"), std::string::npos);
+}
+
+TEST(Config, TheDocumentGivesTheSameConfigurationAgain) {
+  const std::string text = R"({"engine": {"unit": "e.service", "python": "/p",  // mine
+      "health_url": "http://127.0.0.1:1/", "ranks": 3}, "validate": {"mean_abs": 0.00031}})";
+  const auto first = parse_config(text, "here");
+  ASSERT_TRUE(first) << first.error().what;
+  const auto second = parse_config(first->document, "there");
+  ASSERT_TRUE(second) << second.error().what;
+  EXPECT_EQ(second->document, first->document);
+  EXPECT_EQ(second->engine.ranks, 3);
+  EXPECT_EQ(second->validate.mean_abs, 0.00031);
+}
+
 }  // namespace
 }  // namespace kdtree

@@ -45,7 +45,15 @@ TEST(BuildInputs, RefusalsSayWhatToDo) {
                   f.engine_error = "no such file";
                 },
                 "no such file", "engine.python"},
-           Case{[](Facts&f, Config&) { f.engine->version = ""; }, "has no SGLang", "engine.python"},
+           Case{[](Facts&f, Config&) { f.engine->version = ""; }, "has no sglang package",
+                "engine.python"},
+           Case{[](Facts&f, Config&) { f.user_error = "there is no user x"; }, "there is no user x",
+                "make that user"},
+           Case{[](Facts&f, Config&) {
+                  f.engine->known = false;
+                  f.engine->differences = {"x.y: changed", "x.z: gone"};
+                },
+                ": 2 differences", "--accept-engine"},
            Case{[](Facts&f, Config&) { f.engine->torch = ""; }, "has no torch", "engine.python"},
            Case{[](Facts&f, Config&) {
                   f.engine->known = false;
@@ -58,7 +66,7 @@ TEST(BuildInputs, RefusalsSayWhatToDo) {
                   f.nvcc.reset();
                   f.nvcc_searched = {"/a/nvcc", "PATH"};
                 },
-                "/a/nvcc, PATH", "kernel.cuda_home"},
+                "/a/nvcc, PATH", "nvidia-cuda-nvcc into the engine's own Python"},
            Case{[](Facts&f, Config&) { f.nvcc->version = "12.4"; }, "12.8 or newer", "cuda_home"},
            Case{[](Facts&f, Config&) {
                   f.gpus.clear();
@@ -84,6 +92,26 @@ TEST(BuildInputs, RefusalsSayWhatToDo) {
     EXPECT_NE(inputs.error().what.find(each.what), std::string::npos) << inputs.error().what;
     EXPECT_NE(inputs.error().hint.find(each.hint), std::string::npos) << inputs.error().hint;
   }
+}
+
+TEST(BuildInputs, SpaceIsOneLimitForAll) {
+  Facts f = facts();
+  for (const auto& [device, mib] : {std::pair{KernelDevice::cpu, 64}, {KernelDevice::cuda, 512}}) {
+    Config c = config();
+    c.kernel.device = device;
+    f.free_bytes = static_cast<std::uint64_t>(mib) << 20;
+    EXPECT_TRUE(check_space(f, c));
+    --f.free_bytes;
+    ASSERT_FALSE(check_space(f, c));
+    EXPECT_NE(check_space(f, c).error().what.find("needs " + std::to_string(mib)),
+              std::string::npos);
+  }
+  EXPECT_FALSE(build_inputs(
+      [&] {
+        f.free_bytes = (64ull << 20) - 1;
+        return f;
+      }(),
+      config(), false));
 }
 
 TEST(BuildInputs, AcceptanceIsForEnginesThatBindOnly) {
@@ -241,10 +269,14 @@ TEST_F(Build, FailedCompileLeavesNothingButItsLog) {
   const auto built = build_release(folder.root(), inputs, ports);
   ASSERT_FALSE(built);
   EXPECT_EQ(built.error().code, ExitCode::refused);
-  EXPECT_NE(built.error().what.find("configure"), std::string::npos) << built.error().what;
+  EXPECT_NE(built.error().what.find("(configure): CMake Error at CMakeLists.txt:4 (message): "
+                                    "error: no CUDA here"),
+            std::string::npos)
+      << built.error().what;
   EXPECT_NE(built.error().hint.find("build-failed.log"), std::string::npos);
   const auto log = folder.read("var/lib/kdtree/build-failed.log");
   EXPECT_NE(log.find("no CUDA here"), std::string::npos);
+  EXPECT_EQ(log.find("See also"), std::string::npos) << "that folder is gone: " << log;
   EXPECT_NE(log.find("-DKDTREE_CUDA_ARCHS=90;120"), std::string::npos);
   EXPECT_EQ(in_releases(), 0u);
 }

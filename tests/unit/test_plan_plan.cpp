@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/plan/engine_unit.h"
+#include "agent/util/sha256.h"
 #include "plan_host.h"
 
 namespace kdtree {
@@ -31,13 +32,12 @@ std::string text_in(const Facts& f, const Deployed& state) {
 TEST(Plan, FirstDeployRestartsTheEngineArmed) {
   Facts f = facts();
   f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
-  f.recover_unit = true;
   const auto plan = planned(f, config(), wish(Verb::deploy, "r1", Mode::off));
   ASSERT_NE(find_step(plan, StepKind::write_file, kDropIn), nullptr);
   const auto* link = find_step(plan, StepKind::set_symlink, paths::kCurrent);
   ASSERT_NE(link, nullptr);
   EXPECT_EQ(link->after->symlink_target, "/opt/kdtree/releases/r1");
-  EXPECT_NE(find_step(plan, StepKind::enable_unit, "kdtree-recover.service"), nullptr);
+  EXPECT_EQ(find_step(plan, StepKind::enable_unit), nullptr) << "the recovery is static";
   EXPECT_EQ(plan.steps.back().kind, StepKind::restart_unit);
   EXPECT_TRUE(plan.restarts_engine);
   EXPECT_EQ(plan.gate, (GateExpectation{"engine.service", 2, "r1", Mode::off}));
@@ -50,6 +50,22 @@ TEST(Plan, FirstDeployRestartsTheEngineArmed) {
   ASSERT_TRUE(plan.after.unit_before);
   EXPECT_EQ(plan.after.unit_before->exec_start,
             "/opt/e/bin/python3 -m sglang.launch_server --tp 2 --mem-fraction-static 0.94");
+}
+
+TEST(Plan, EachChangeKeepsTheConfigurationThatAWayBackNeeds) {
+  const Config given = config(R"(, "modes": {"on": {"mem_fraction_static": 0.9}})");
+  auto plan = planned(facts(), given, wish(Verb::deploy, "r1", Mode::off));
+  ASSERT_TRUE(plan.after.configuration);
+  const auto kept = parse_config(*plan.after.configuration, "state.json");
+  ASSERT_TRUE(kept) << kept.error().what;
+  EXPECT_EQ(kept->document, given.document);
+  EXPECT_EQ(kept->engine.health_url, given.engine.health_url);
+  EXPECT_EQ(kept->mode(Mode::on).mem_fraction_static, 0.9);
+
+  const Deployed off{"r1", Mode::off, false};
+  Facts f = deployed_facts(off, text_in(facts(), off));
+  f.state = plan.after;
+  EXPECT_FALSE(planned(f, given, wish(Verb::uninstall, "", Mode::off)).after.configuration);
 }
 
 TEST(Plan, ModeOfArmedRanksNeedsNoRestart) {
@@ -68,6 +84,56 @@ TEST(Plan, ModeOfArmedRanksNeedsNoRestart) {
   EXPECT_EQ(plan.undo_gate.ranks, 2);
   EXPECT_EQ(plan.after.before, off);
   EXPECT_FALSE(plan.fallback.empty());
+}
+
+bool says(const Plan& plan, const std::string& text) {
+  return std::ranges::any_of(
+      plan.notes, [&](const auto& note) { return note.find(text) != std::string::npos; });
+}
+
+TEST(Plan, AHandEditedDropInIsWrittenAgainLiveWhereItStartsTheSameEngine) {
+  const Deployed off{"r1", Mode::off, false};
+  const std::string ours = text_in(facts(), off);
+  for (const std::string& edit :
+       {ours + "# mine\n\n", "; mine\n" + ours + "[Unit]\nAfter=x.target\n",
+        ours + "Environment=KDTREE_VERIFY=on\n"}) {
+    Facts f = deployed_facts(off, edit);
+    f.state.managed[kDropIn] = sha256_hex(ours);
+    for (const Mode mode : {Mode::off, Mode::validate}) {
+      const auto plan = planned(f, config(), wish(Verb::mode, "r1", mode));
+      EXPECT_FALSE(plan.restarts_engine) << edit;
+      EXPECT_NE(find_step(plan, StepKind::write_file, kDropIn), nullptr);
+      EXPECT_TRUE(says(plan, std::string(kDropIn) +
+                                 " was changed by somebody else: it is written again, without"));
+      EXPECT_FALSE(says(plan, "command line"));
+    }
+  }
+}
+
+TEST(Plan, AnEditThatStartsAnotherEngineRestartsItAndSaysWhy) {
+  const Deployed off{"r1", Mode::off, false};
+  const std::string ours = text_in(facts(), off);
+  Facts f = deployed_facts(off, ours + "Environment=MORE=1\n");
+  f.state.managed[kDropIn] = sha256_hex(ours);
+  auto plan = planned(f, config(), wish(Verb::mode, "r1", Mode::validate));
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_TRUE(says(plan, std::string(kDropIn) + " was changed by somebody else, and the engine"));
+  EXPECT_FALSE(says(plan, "command line"));
+
+  f.files[kDropIn].reset();
+  plan = planned(f, config(), wish(Verb::mode, "r1", Mode::off));
+  EXPECT_TRUE(plan.restarts_engine);
+  EXPECT_TRUE(says(plan, std::string(kDropIn) + " is gone"));
+
+  // Nobody else was there: the configuration has changed.
+  f = deployed_facts(off, ours);
+  f.state.managed[kDropIn] = sha256_hex(ours);
+  Config other = config();
+  other.kernel.defrag_sort = false;
+  EXPECT_TRUE(says(planned(f, other, wish(Verb::mode, "r1", Mode::off)), "the environment"));
+  other = config(R"(, "modes": {"validate": {"mem_fraction_static": 0.9}})");
+  EXPECT_TRUE(says(planned(f, other, wish(Verb::mode, "r1", Mode::validate)),
+                   "the command line of mode validate is another one"));
 }
 
 TEST(Plan, ModeWithAnotherCommandLineRestarts) {
@@ -258,6 +324,19 @@ TEST(Plan, UninstallGivesTheUnitBack) {
   EXPECT_EQ(planned(f, config(), w).cleanup.size(), 3u);
 }
 
+TEST(Plan, UninstallOfNothingIsNothing) {
+  Facts f = facts();
+  f.agent_unit = TextFile{"/usr/lib/systemd/system/kdtree-agent.service", ""};
+  const auto w = wish(Verb::uninstall, "", Mode::off);
+  const auto nothing = planned(f, config(), w);
+  EXPECT_TRUE(nothing.empty());
+  EXPECT_EQ(to_text(nothing), "nothing to do: nothing of kdtree is deployed\n");
+  f.trees = {"/opt/kdtree"};  // a first deploy that failed
+  const auto left = planned(f, config(), w);
+  ASSERT_EQ(left.cleanup.size(), 1u) << "the agent is the package's";
+  EXPECT_EQ(left.cleanup[0].path, "/opt/kdtree");
+}
+
 TEST(Plan, UninstallWorksWhereTheEngineIsGone) {
   const Deployed on{"r1", Mode::on, false};
   Facts f = deployed_facts(on, text_in(facts(), on));
@@ -332,6 +411,45 @@ TEST(Plan, EqualFactsGiveEqualHashesAndOtherFactsOthers) {
   EXPECT_NE(hash, plan_hash(planned(facts(), config(), wish(Verb::deploy, "r1", Mode::validate))));
 }
 
+TEST(Plan, TheHashKnowsWhatSystemdHasOfTheUnit) {
+  const auto w = wish(Verb::deploy, "r1", Mode::off);
+  const auto hash = plan_hash(planned(facts(), config(), w));
+  for (auto change : std::vector<std::function<void(UnitState&)>>{
+           [](auto& s) {
+             s.environment = {{"CUDA_VISIBLE_DEVICES", "0"}};
+           },
+           [](auto& s) { s.drop_in_paths = {"/etc/systemd/system/engine.service.d/70-x.conf"}; },
+           [](auto& s) {
+             s.exec_start = {{"/bin/x", {"/bin/x", "--tp", "4"}, {}}};
+           },
+           [](auto& s) { s.user = "other"; },
+           [](auto& s) { s.fragment_path = "/run/systemd/system/engine.service"; }}) {
+    Facts f = facts();
+    change(f.unit.state);
+    EXPECT_NE(plan_hash(planned(f, config(), w)), hash);
+  }
+}
+
+TEST(Plan, RanksThatTheCommandLineDoesNotMakeAreRefused) {
+  const auto w = wish(Verb::deploy, "r1", Mode::off);
+  const std::string engine = "/opt/e/bin/python3 -m sglang.launch_server ";
+  for (const std::string flags : {"--tp-size 8", "--tensor-parallel-size=4", "--tp 1",
+                                  "--tp-size 2 --nnodes 2", "--tp-size 2 --tp-size 4"}) {
+    const auto error = refused(facts(engine + flags), config(), w);
+    EXPECT_NE(error.what.find("engine.ranks is 2"), std::string::npos) << flags << error.what;
+    EXPECT_NE(error.hint.find("set engine.ranks to "), std::string::npos);
+  }
+  EXPECT_NE(refused(facts(engine + "--tp-size 2 --pp-size 2"), config(), w).what.find("--pp-size"),
+            std::string::npos);
+  for (const std::string flags :
+       {"--tp-size 2", "--tp=2", "--tp-size 4 --nnodes 2", "--tp-size 2 --pp-size 2 --nnodes 2", "",
+        "--tp-size $TP", "--tp-size", "--tp-size 2 --dp-size 2 --enable-dp-attention"})
+    planned(facts(engine + flags), config(), w);
+  // The ways back don't ask.
+  planned(facts(engine + "--tp-size 8"), config(), wish(Verb::uninstall, "", Mode::off));
+  planned(facts(engine + "--tp-size 8"), config(), wish(Verb::rollback, "r1", Mode::off));
+}
+
 TEST(Plan, JsonComesBackTheSame) {
   const Deployed off{"r1", Mode::off, false};
   Facts f = deployed_facts(off, text_in(facts(), off));
@@ -359,6 +477,8 @@ TEST(Plan, TextShowsWhatChanges) {
       std::string::npos)
       << text;
   EXPECT_NE(text.find("tell the running ranks: mode off -> validate\n"), std::string::npos);
+  EXPECT_NE(text.find("what systemd then has of the engine's unit\n"), std::string::npos);
+  EXPECT_NE(text.find("    + Environment=KDTREE_VERIFY=validate\n"), std::string::npos) << text;
   EXPECT_NE(text.find("2 ranks report release r1 in mode validate"), std::string::npos);
 }
 

@@ -27,6 +27,7 @@ State full_state() {
                            "/var/lib/kdtree/evidence/t.txt"});
   state.before = Deployed{"r1", Mode::validate, false, Mode::on};
   state.last_start = std::chrono::milliseconds(630'000);
+  state.configuration = test::config().document;
   return state;
 }
 
@@ -43,6 +44,15 @@ TEST(State, ComesBackTheSame) {
   const auto state = read_state(folder.root());
   ASSERT_TRUE(state);
   EXPECT_EQ(to_json(*state), to_json(full_state()));
+}
+
+TEST(State, OfAnOlderProgramHasNoConfiguration) {
+  auto older = to_json(full_state());
+  older.erase("configuration");
+  const auto state = parse_state(older.dump(), "state.json");
+  ASSERT_TRUE(state);
+  EXPECT_FALSE(state->configuration);
+  EXPECT_EQ(to_json(*state), older);
 }
 
 TEST(State, HistoryIsBounded) {

@@ -128,5 +128,16 @@ TEST(EngineCommand, NamesTheVariablesThatMayHideFlags) {
             (std::vector<std::string>{"OPTS", "Y"}));
 }
 
+TEST(EngineCommand, ValueOfTheLastFlagThatCounts) {
+  const auto value = [](const std::string& flags, const std::vector<std::string>& names) {
+    return EngineCommand::parse("/p/python3 -m sglang.launch_server " + flags)->value_of(names);
+  };
+  EXPECT_EQ(value("--tp-size 2 --x", {"--tp-size"}), "2");
+  EXPECT_EQ(value("--tp-size=2 --tp 4 --tp-size '8'", {"--tp-size", "--tp"}), "8");
+  EXPECT_EQ(value("--tp-size 8 --tp=4", {"--tp-size", "--tp"}), "4");
+  EXPECT_EQ(value("--tp-size", {"--tp-size"}), "");
+  EXPECT_EQ(value("--tp-size-x 3", {"--tp-size"}), std::nullopt);
+}
+
 }  // namespace
 }  // namespace kdtree

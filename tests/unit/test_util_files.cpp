@@ -174,6 +174,9 @@ TEST_F(Files, LockIsHeldByOneAndGoesWithItsHolder) {
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   ASSERT_EQ(byte, 'y');
+  const auto holder = LockFile::holder(root);
+  ASSERT_TRUE(holder);
+  EXPECT_TRUE(holder->starts_with("kdtreectl deploy (pid " + std::to_string(child) + ", since "));
   auto second = LockFile::acquire(root, "mode");
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ExitCode::locked);
@@ -183,6 +186,7 @@ TEST_F(Files, LockIsHeldByOneAndGoesWithItsHolder) {
   ASSERT_EQ(::write(done[1], &byte, 1), 1);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(LockFile::holder(root).value(), "");
   EXPECT_TRUE(LockFile::acquire(root, "mode")) << "killed holders leave nothing to clear";
 }
 
@@ -197,6 +201,11 @@ TEST_F(Files, LockNamesNobodyWhoIsGone) {
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ExitCode::locked);
   EXPECT_EQ(second.error().what.find("4194303"), std::string::npos) << second.error().what;
+}
+
+TEST_F(Files, AskingForTheHolderMakesNothing) {
+  EXPECT_EQ(LockFile::holder(Root(dir)).value(), "");
+  EXPECT_FALSE(fs::exists(Root(dir)(paths::kRun)));
 }
 
 TEST_F(Files, LockRefusesAPlantedLink) {
