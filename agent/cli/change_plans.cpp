@@ -44,7 +44,9 @@ Result<bool> all_armed(Context& context, const Config& config, const std::string
 Result<DeployPlan> plan_deploy(Context& context, const Config& config, const DeployWish& wish) {
   KDTREE_TRY_ASSIGN(auto facts, collect_facts(context, config, FactsDepth::building));
   DeployPlan deploy;
-  const bool unknown = facts.engine && !facts.engine->known && facts.engine->differences.size() > 1;
+  const bool unknown = facts.engine && !facts.engine->known &&
+                       facts.engine->differences.size() > 1 &&
+                       !facts.state.accepted_engines.contains(facts.engine->fingerprint);
   for (const auto& each : unknown ? facts.engine->differences : std::vector<std::string>{})
     context.out.note("engine: " + each);
   KDTREE_TRY_ASSIGN(deploy.inputs, build_inputs(facts, config, wish.accept_engine));

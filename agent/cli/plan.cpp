@@ -83,9 +83,9 @@ void setup_plan(CLI::App& app, Context& context) {
   verb.add_flag("--keep-releases", options->keep_releases, "As with uninstall");
   verb.add_flag("--json", options->json, "Print the plan as JSON");
   verb.footer(
-      "Prints a diff of each file, what is reloaded, restarted and waited for, and the plan's "
-      "hash, "
-      "which kdtreectl deploy --plan takes.");
+      "Prints a diff of each file and of the engine's unit as systemd has it (its files, "
+      "environment and command line), what is reloaded, restarted and waited for, and the plan's "
+      "hash: a change with --plan HASH is refused where any of that has changed since.");
 }
 
 }  // namespace kdtree

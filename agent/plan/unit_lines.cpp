@@ -22,7 +22,8 @@ constexpr const char* kRuntimeDirectory = "kdtree/stats";
 std::string line_of(const std::string& text) {
   std::string line;
   for (const char c : text) c == '\n' ? line += "\\n" : line += c;
-  return json::parse(json(line).dump(-1, ' ', false, json::error_handler_t::replace));
+  return json::parse(json(line).dump(-1, ' ', false, json::error_handler_t::replace))
+      .get<std::string>();
 }
 
 std::string without_doubling(std::string text) {
@@ -76,9 +77,17 @@ void set_command(UnitState& state, const Facts& facts, const EngineUnit& unit) {
     if (auto text = UnitFile::parse(file.text, file.path)) files.push_back(std::move(*text));
   const auto now = effective_values(files, "Service", "ExecStart");
   if (now == std::vector<std::string>{unit.exec_start} || unit.exec_start.empty()) return;
+  Assignments expanded;  // words as written now -> as systemd has them
+  if (const auto words = now.size() == 1 ? split_words(now[0]) : std::vector<Word>{};
+      words && state.exec_start.size() == 1 && words->size() == state.exec_start[0].argv.size())
+    for (std::size_t i = 0; i < words->size(); ++i)
+      expanded[(*words)[i].text] = state.exec_start[0].argv[i];
   ExecCommand command;
   if (const auto words = split_words(unit.exec_start))
-    for (const auto& word : *words) command.argv.push_back(without_doubling(word.text));
+    for (const auto& word : *words) {
+      const auto known = expanded.find(word.text);
+      command.argv.push_back(known == expanded.end() ? without_doubling(word.text) : known->second);
+    }
   state.exec_start = {std::move(command)};
 }
 
