@@ -67,6 +67,7 @@ def test_history_tells_of_the_deploy(steady):
 def test_selftest_says_the_device(steady):
     done = steady.ctl("selftest")
     assert done.rc == 0 and "cpu" in done.out.lower(), done.out + done.err
+    assert re.search(r"^worst +case all, max_abs 0\.0$", done.out, re.M), done.out
 
 
 def test_bench_is_the_releases_own(steady):

@@ -198,3 +198,4 @@ def test_a_stopped_engine_stays_stopped(host):
 def test_an_outage_is_announced_with_what_the_last_start_took(host):
     done = host.ctl("mode", "off", "--cold", "--yes")
     assert done.rc == 0 and "answers nobody meanwhile; the last start took" in done.err, done.err
+    assert " elapsed, the last start took " in done.err, done.err  # beside the deadline, while it is waited for
