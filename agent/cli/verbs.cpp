@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/verbs.h"
 
+#include <algorithm>
+
 namespace kdtree {
 
 void add_change_options(CLI::App& verb, ChangeOptions& options) {
@@ -22,16 +24,12 @@ CLI::Validator quiet(CLI::Validator validator) {
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {
-  return CLI::Validator(
-      [words = std::move(words)](const std::string& given) {
-        std::string list;
-        for (const auto& word : words) {
-          if (word == given) return std::string();
-          list += (list.empty() ? "" : ", ") + word;
-        }
-        return "'" + given + "' is none of " + list;
-      },
-      "");
+  const std::string shown = "{" + CLI::detail::join(words, ",") + "}";
+  return {[words = std::move(words)](const std::string& given) {
+            if (std::ranges::find(words, given) != words.end()) return std::string();
+            return "'" + given + "' is none of " + CLI::detail::join(words, ", ");
+          },
+          shown};
 }
 
 CLI::App& add_verb(CLI::App& app, Context& context, const std::string& name,
