@@ -174,3 +174,15 @@ def test_provisioning_names_what_is_installed() -> None:
     assert source["jsonData"]["timeInterval"] == scrape
     for path in folder.glob("*.yml"):
         assert f"grafana/{path.name}" in (DASHBOARDS / "CMakeLists.txt").read_text()
+
+
+def test_page_and_terminal_end_where_the_dashboard_does() -> None:
+    """Load is drawn up to twice the mean, utilisation from 0 to 1, in all three."""
+    page = (DASHBOARDS.parent / "agent/metrics/page/page.js").read_text()
+    terminal = (DASHBOARDS.parent / "agent/cli/heatmap_view.cpp").read_text()
+    low, high = map(float, re.search(r"Math\.max\((-\d+), Math\.min\((\d+), Math\.log2\(", page).groups())
+    assert (low, high) == tuple(map(float, re.search(r"std::clamp\(std::log2\(.+?\), (-[\d.]+), ([\d.]+)\)", terminal).groups()))
+    limits = {panel["title"]: (panel["fieldConfig"]["defaults"].get("min"), panel["fieldConfig"]["defaults"].get("max")) for _, panel in PANELS}
+    assert limits["MoE rank load"] == limits["Load of each rank by layer"] == (0, 2 ** high) and low == -high
+    assert "std::clamp(part, 0.0, 1.0)" in terminal and "// value 0 to 1" in page
+    assert limits["GPU utilisation"] == limits["Tensor activity"] == limits["Highest sample"] == (0, 1)

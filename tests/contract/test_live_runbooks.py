@@ -2,7 +2,7 @@
 """Each alert on a live agent and Prometheus: the fault is made, the alert fires, the page's own curl and promtool commands show what the
 page says one will see, the fault is mended as the page says, the alert clears. Waiting times and windows of the rules are shortened.
 
-Commands that need the host's systemd (systemctl, journalctl, kdtreectl) are checked for existing verbs and options in test_runbooks.py.
+Commands that need the host's systemd (systemctl, journalctl, kdtreectl) are run by tests/host/test_host_runbooks.py.
 """
 
 from __future__ import annotations
@@ -15,19 +15,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from contract_files import DASHBOARDS, RUNBOOKS, alerts
+from contract_files import RUNBOOKS, alerts, program
 from live_host import RANKS, Engine, LiveHost, until
-from test_runbooks import indented
-
-QUICK = (("[6h] offset 30m", "[15s] offset 5s"), ("[10m]", "[4s]"), ("[5m]", "[4s]"), ("offset 10m", "offset 4s"), ("< 900", "< 5"))
-
-
-def quick_rules() -> str:
-    text = (DASHBOARDS / "rules.yml").read_text()
-    for usual, short in QUICK:
-        assert usual in text, usual
-        text = text.replace(usual, short)
-    return re.sub(r"for: \d+m", "for: 1s", text)
+from runbook_pages import indented, quick_rules
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +26,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHost]:
     made = LiveHost(folder)
     made.xids = []
     made.rules_file = folder / "rules.yml"
-    made.rules_file.write_text(quick_rules())
+    made.rules_file.write_text(quick_rules("4s"))
     with made as running:
         until(lambda: running.instant("sum(kdtree_rank_up) == 8"), "all ranks are seen")
         yield running
@@ -139,13 +129,13 @@ def firing(host: LiveHost, alert: str, labels: dict[str, str]) -> list[dict]:
 
 
 def run_commands(host: LiveHost, alert: str) -> str:
-    """Output of the page's curl and promtool commands, with this host's addresses; each must end well."""
+    """Output of the page's curl, promtool and heatmap commands, with this host's addresses; each must end well."""
     said = ""
     for command in indented(RUNBOOKS / f"{alert}.md"):
-        if not command.startswith(("curl ", "promtool query ")):
+        if not command.startswith(("curl ", "promtool query ", "kdtreectl heatmap")):
             continue
         here = command.replace("127.0.0.1:9817", host.instance).replace("127.0.0.1:9090", f"127.0.0.1:{host.prometheus_port}")
-        here = here.replace("[5m]", "[4s]")
+        here = here.replace("[5m]", "[4s]").replace("kdtreectl heatmap", f"{program('kdtreectl')} heatmap --agent {host.instance}")
         done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=30)
         assert done.returncode == 0 or "grep" in here and done.returncode == 1, f"{here}: {done.returncode} {done.stderr}"
         said += done.stdout
@@ -174,6 +164,8 @@ def test_the_page_leads_from_the_alert_to_its_end(host: LiveHost, alert: str) ->
 def test_imbalance_is_told_with_its_numbers(host: LiveHost) -> None:
     until(lambda: firing(host, "KdtreeMoeImbalance", {}), "KdtreeMoeImbalance fires")
     said = run_commands(host, "KdtreeMoeImbalance")
+    rows = dict(re.findall(r"^  rank (\d) \S+  (\d\.\d\d)$", said, re.M))
+    assert len(rows) == RANKS and max(rows, key=lambda rank: float(rows[rank])) == "7", said
     assert "kdtree_moe_peak_load_ratio" in said and 'ep_size="4"' in said and 'layer="1"' in said
 
 

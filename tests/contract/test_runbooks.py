@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contract_files import DASHBOARDS, RUNBOOKS, alerts, catalogue, metrics_in, output, program, runbooks
+from runbook_pages import commands, indented, on_hardware
 
 OPERATIONS = {"README", "deploy", "rollback", "upgrade"}
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
@@ -19,18 +20,6 @@ PAGES = runbooks()
 
 def page_id(page: Path) -> str:
     return page.stem
-
-
-def indented(page: Path) -> list[str]:
-    """The command lines of a page."""
-    return [line.strip() for line in page.read_text().splitlines() if re.match(r"    +\S", line)]
-
-
-def commands(page: Path) -> list[str]:
-    """Every command: indented lines, and `code` that begins with a program."""
-    spans = re.findall(r"`((?:kdtreectl|promtool|curl|systemctl|journalctl|systemd-tmpfiles|systemd-analyze) [^`]+)`",
-                       page.read_text().replace("\n", " "))
-    return indented(page) + [re.sub(r" +", " ", span) for span in spans]
 
 
 @functools.cache
@@ -129,6 +118,15 @@ def test_units_and_addresses_are_ours(page: Path) -> None:
     text = page.read_text()
     assert set(re.findall(r"\b[\w-]+\.service\b", text)) <= {"sglang.service", "kdtree-agent.service", "kdtree-recover.service"}
     assert set(re.findall(r"\b\d+\.\d+\.\d+\.\d+(?::\d+)?", text)) <= {"127.0.0.1:9817", "127.0.0.1:9090"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_what_is_for_real_hardware_is_said(page: Path) -> None:
+    """Programs of the driver's or of boards, which no test here can run: marked, and named."""
+    programs = {command.split()[0] for command in commands(page)} & {"lspci", "nvidia-smi"}
+    marked = on_hardware(page)
+    assert programs <= marked, "mark them: <!-- on real hardware alone: NAME, NAME -->"
+    assert all(f"`{name}" in page.read_text() for name in marked)
 
 
 def test_xid_tables_and_alerts_agree() -> None:
