@@ -153,3 +153,16 @@ def test_an_order_is_obeyed_once_and_acknowledged(stream, tmp_path, monkeypatch)
     with pytest.raises(RuntimeError, match="No such file"):
         outside.give(stream.url, text=str(tmp_path / "missing.npy"))
     assert json.loads((tmp_path / "orders.json.0.done").read_text())["id"] == 2
+
+
+def test_a_fault_is_planted_in_one_rank_where_one_is_named(tmp_path, monkeypatch):
+    from kdtree_test_hooks import faults
+
+    file, planted = tmp_path / "orders.json", []
+    monkeypatch.setenv("KDTREE_TEST_COMMAND", str(file))
+    for order in ({"id": 1, "fault": 1, "fault_rank": 1}, {"id": 2, "fault": 0}):
+        file.write_text(json.dumps(order))
+        for rank in (0, 1):
+            monkeypatch.setattr(faults.FAULTS, "choose", lambda number, rank=rank: planted.append((rank, number)))
+            orders._Orders().look(SimpleNamespace(ps=SimpleNamespace(tp_rank=rank)))
+    assert planted == [(1, 1), (0, 0), (1, 0)]

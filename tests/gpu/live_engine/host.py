@@ -68,8 +68,10 @@ def bench(context, server: Server) -> dict:  # noqa: ANN001
     return {**found, "table": table.stdout.splitlines()}
 
 
-def scrape(context, server: Server) -> dict:  # noqa: ANN001
-    """The agent beside the running engine, under load: validate, then on. The whole scrape goes to $OUT/agent.txt."""
+def scrape(context, server: Server, kind: str = "") -> dict:  # noqa: ANN001
+    """The agent beside the running engine, under load: validate, then on. The whole scrape goes to $OUT/agent.txt (agent-<kind>.txt),
+    what its page draws to live.json beside it (tests/agent/draw_page.py makes the picture)."""
+    suffix = f"-{kind}" if kind else ""
     context.release.switch("validate", context.tp)
     load.together(server.url, [load.prompt_ids(60, 800)], 400, 40)
     time.sleep(0.6)
@@ -80,18 +82,20 @@ def scrape(context, server: Server) -> dict:  # noqa: ANN001
     if root != Path("/") and not (root / "proc").exists():
         (root / "proc").symlink_to("/proc")
     paths = [str(folder / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    with open(context.out / "agent.log", "wb") as log:
+    with open(context.out / f"agent{suffix}.log", "wb") as log:
         agent = subprocess.Popen([str(folder / "kdtree-agent"), "--root", str(root), "--listen", f"127.0.0.1:{port}"],
                                  stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                                  env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))})
     try:
         load.together(server.url, [load.prompt_ids(61, 800)], 4000, 350)
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        live = urllib.request.urlopen(f"http://127.0.0.1:{port}/live.json", timeout=10).read()
         heatmap = run(context, "kdtreectl", "--root", root, "heatmap", "--once", "--agent", f"127.0.0.1:{port}")
     finally:
         agent.terminate()
         agent.wait(10)
-    (context.out / "agent.txt").write_text(text + "\n# kdtreectl heatmap --once\n" + heatmap.stdout)
+    (context.out / f"live{suffix}.json").write_bytes(live)
+    (context.out / f"agent{suffix}.txt").write_text(text + "\n# kdtreectl heatmap --once\n" + heatmap.stdout)
     lines = [line for line in text.splitlines() if line and not line.startswith(LEFT_OUT)]
     found["series"] = lines[:MOST_LINES]
     if not any(line.startswith("kdtree_gpu_utilization_ratio") for line in lines):

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from . import agree, host, observer_cost, proofs, speed, switch, two
-from .context import Context
+from .context import Context, gpu_facts
 from .model import write_model
 from .orders import Orders
 from .server import Server, dflash, ngram
@@ -224,12 +224,16 @@ def plan_two(context: Context) -> None:
     builder = threading.Thread(target=plan.build)
     builder.start()
     builder.join()
+    context.record.put("gpus", [gpu_facts(index) for index in range(context.tp)])
+    # One after the other, so both have the product's own run folder, which is where kdtreectl and the agent look.
+    context.releases["armed-ep"] = context.release
     for name, ep in (("armed", 1), ("armed-ep", context.tp)):
         server = None
         try:
             server = start_all(context, {name: lambda: context.server(
                 name, plan.small, [*ngram(), *PROOF_FLAGS], "off", {
-                    **WEIGHTS, **plan.orders["proof"].environ(), "KDTREE_TEST_SKEW": SKEW}, ep=ep)}).get(name)
+                    **WEIGHTS, **plan.orders["proof"].environ(), "KDTREE_TEST_SKEW": SKEW,
+                    "KDTREE_TEST_FAULTS": "1"}, ep=ep)}).get(name)
             if server is not None:
                 two.prove(context, server, plan.orders["proof"], name, ep)
         finally:

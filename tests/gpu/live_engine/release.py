@@ -47,6 +47,14 @@ def read_drop_in(text: str) -> dict[str, str]:
     return values
 
 
+def lives(pid: int) -> bool:
+    """False for a process that has ended, also where its parent hasn't waited for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Release:
     """A release below `root` (/ on a real host): opt/kdtree/releases/<id>, run/kdtree, var/lib/kdtree."""
 
@@ -125,7 +133,7 @@ class Release:
                 values = read_stats(str(path))
             except StatsError:
                 continue
-            if os.path.exists(f"/proc/{values['pid']}") and values["tp_rank"] >= 0:
+            if lives(values["pid"]) and values["tp_rank"] >= 0:
                 found.append(values)
         return sorted(found, key=lambda v: (v["tp_rank"], v["pid"]))
 

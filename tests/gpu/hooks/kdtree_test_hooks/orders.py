@@ -5,6 +5,7 @@
      "record": "/path/run.npz",      record verify forwards from now on; the next order writes them there
      "text": "/path/text.npy",       teacher forcing: token of each absolute position, -1 = free; recording keeps all logits
      "fault": 3,                     see faults.py; 0 = none
+     "fault_rank": 1,                in this TP rank alone; without it in all
      "recapture": 5}                 capture the decode graphs that many times again
 
 Every answer says how many verify forwards and how many of their rows (padding left out) this process has seen.
@@ -60,7 +61,7 @@ class _Orders:
             self.text = numpy.load(order["text"])
         if order.get("record") and rank == 0:
             self.recorder = Recorder(order["record"], self.text)
-        if "fault" in order:
+        if "fault" in order and order.get("fault_rank", rank) == rank:
             from .faults import FAULTS
 
             FAULTS.choose(int(order["fault"]))
