@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "tests/fake_nvml/instructions.h"
 
@@ -329,9 +330,9 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
   const Look seen = look_at(device, "processes");
   if (seen.result != NVML_SUCCESS) return seen.result;
   const auto& running = seen.gpu->processes;
-  const unsigned room = infos != nullptr ? *count : 0;
-  *count = static_cast<unsigned>(running.size());
-  if (running.size() > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+  const unsigned room = std::exchange(*count, static_cast<unsigned>(running.size()));
+  if (running.empty()) return NVML_SUCCESS;
+  if (infos == nullptr || running.size() > room) return NVML_ERROR_INSUFFICIENT_SIZE;
   for (std::size_t i = 0; i < running.size(); ++i) {
     infos[i] = {};
     infos[i].pid = running[i].pid;

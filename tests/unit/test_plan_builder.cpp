@@ -129,7 +129,7 @@ TEST(ReleaseId, ChangesWithEveryInput) {
   const auto id = release_id(inputs);
   EXPECT_LE(id.size(), 63u);
   EXPECT_EQ(id, release_id(inputs));
-  for (auto spoil : std::vector<std::function<void(BuildInputs&)>>{
+  for (const auto& spoil : std::vector<std::function<void(BuildInputs&)>>{
            [](auto& i) { i.source_digest = "d2"; }, [](auto& i) { i.archs = {"90"}; },
            [](auto& i) { i.nvcc->version = "13.1"; }, [](auto& i) { i.engine.torch = "2.12"; },
            [](auto& i) { i.engine.fingerprint = "f2"; }, [](auto& i) { i.python = "/p"; },

@@ -71,7 +71,7 @@ TEST(State, HistoryIsBounded) {
 
 TEST(State, DamagedAndNewerOnesAreRefused) {
   PlanFolder folder;
-  for (std::string text : {"", "{", "[]", "{\"format\": 1}", "{\"format\": \"x\"}"}) {
+  for (std::string text : {"", "{", "[]", "{\"format\": 1}", R"({"format": "x"})"}) {
     folder.write("var/lib/kdtree/state.json", text);
     const auto state = read_state(folder.root());
     ASSERT_FALSE(state) << text;

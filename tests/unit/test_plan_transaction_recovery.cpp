@@ -152,7 +152,7 @@ TEST_F(Transaction, RecoveryWithoutAJournalFindsNothing) {
 }
 
 TEST_F(Transaction, TornFirstRecordMeansThatNothingHadBegun) {
-  folder.write("var/lib/kdtree/journal/active", "0123456789abcdef {\"is\": \"beg");
+  folder.write("var/lib/kdtree/journal/active", R"(0123456789abcdef {"is": "beg)");
   const auto before = folder.contents();
   const auto result = recover(folder.root(), RecoverWhen::now, ports);
   ASSERT_TRUE(result);
@@ -191,7 +191,7 @@ TEST_F(Transaction, DamagedAndTornRecordsDoNotCount) {
   ASSERT_TRUE(journal);
   std::ofstream(folder / "var/lib/kdtree/journal/active", std::ios::app)
       << "0000000000000000 {\"is\":\"passed\"}\n"
-      << "1234 {\"is\":\"pass";
+      << R"(1234 {"is":"pass)";
   const auto result = recover(folder.root(), RecoverWhen::now, ports);
   ASSERT_TRUE(result);
   EXPECT_FALSE(result->forward) << "a record whose checksum is wrong is none";

@@ -116,7 +116,7 @@ TEST(EngineCommand, FlagsOfPythonItselfAreNotTouched) {
 
 TEST(EngineCommand, ARefusalIsOneLineWhateverTheWordsHold) {
   for (const std::string_view text :
-       {"\"/p/a\\nb\" -m x", "/p/python3 -m \"x\\ny\"", "/p/python3 \"a\\x1bb"}) {
+       {R"("/p/a\nb" -m x)", R"(/p/python3 -m "x\ny")", "/p/python3 \"a\\x1bb"}) {
     const auto command = EngineCommand::parse(text);
     ASSERT_FALSE(command) << text;
     EXPECT_EQ(command.error().what.find_first_of("\n\x1b"), std::string::npos) << text;

@@ -50,7 +50,7 @@ TEST(SplitWords, OpenQuoteAndLoneBackslashAreErrors) {
 TEST(Quote, ComesBackTheSame) {
   for (std::string_view literal :
        {"plain", "", "with blank", "quo\"te", "apo'strophe", "back\\slash", "100%", "$HOME", "${X}",
-        "tab\there", "line\nbreak", "\x01\x7f", ";", "{\"a\": [1, \"$b %c\"]}", "\xC3\xA9"}) {
+        "tab\there", "line\nbreak", "\x01\x7f", ";", R"({"a": [1, "$b %c"]})", "\xC3\xA9"}) {
     const std::string raw = quote_for_exec(literal);
     const auto words = split_words(raw);
     ASSERT_TRUE(words) << raw;
