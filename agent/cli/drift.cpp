@@ -8,6 +8,7 @@
 #include <map>
 
 #include "agent/cli/live_process.h"
+#include "agent/gate/unit_journal.h"
 #include "agent/unitfile/environment.h"
 #include "agent/util/file.h"
 #include "agent/util/sha256.h"
@@ -17,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Lines = std::vector<DriftLine>;
+
+constexpr std::size_t kNameShown = 100;  // of a file that somebody else named
 
 std::string redo(const State& state) {
   const std::string mode =
@@ -155,8 +158,8 @@ void compare_ranks(const DriftFacts& facts, Lines& lines) {
   for (const auto& conflict : facts.ranks.conflicts) lines.push_back({"rank", conflict, ""});
   for (const auto& file : facts.ranks.unreadable)
     lines.push_back({"rank",
-                     file.path.filename().string() + " in " + paths::kStats + " is " +
-                         std::string(outcome_name(file.outcome)) +
+                     printable(file.path.filename().string(), kNameShown) + " in " + paths::kStats +
+                         " is " + std::string(outcome_name(file.outcome)) +
                          (file.detail.empty() ? "" : ": " + file.detail),
                      ""});
 }

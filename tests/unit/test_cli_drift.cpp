@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "agent/cli/drift.h"
 #include "agent/util/sha256.h"
 #include "plan_host.h"
@@ -72,6 +74,15 @@ TEST_F(Drift, AnEnvironmentFileThatOverridesOurs) {
   EXPECT_NE(text.find("PYTHONPATH of engine.service is /opt/theirs by /etc/default/last"),
             std::string::npos)
       << text;
+}
+
+TEST_F(Drift, ANameThatSomebodyElseGaveIsOneLine) {
+  StatsFile file;
+  file.path = "/run/kdtree/stats/a\nkdtree_up 0\033[2J.stats";
+  facts.ranks.unreadable.push_back(file);
+  const auto text = seen();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_EQ(text.find('\033'), std::string::npos) << text;
 }
 
 TEST_F(Drift, ColdNothingOfOursIsSet) {
