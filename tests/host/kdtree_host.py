@@ -147,7 +147,7 @@ class KdtreeHost(Machine):
         for file in self.path("/run/kdtree/stats").glob("*.stats"):
             try:
                 values = read_stats(str(file))
-            except StatsError:
+            except (StatsError, OSError):
                 continue
             fresh = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - values["updated_boottime_ns"] < 10_000_000_000
             if values["tp_rank"] >= 0 and fresh and self.path(f"/proc/{values['pid']}").exists():
