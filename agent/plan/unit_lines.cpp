@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "agent/unitfile/environment.h"
 #include "agent/unitfile/quoting.h"
@@ -24,6 +25,10 @@ std::string line_of(const std::string& text) {
   for (const char c : text) c == '\n' ? line += "\\n" : line += c;
   return json::parse(json(line).dump(-1, ' ', false, json::error_handler_t::replace))
       .get<std::string>();
+}
+
+std::string assignment(const std::string& name, const std::string& value) {
+  return name + "=" + value;
 }
 
 std::string without_doubling(std::string text) {
@@ -132,7 +137,7 @@ std::vector<std::string> unit_lines(const UnitState& unit) {
   for (const auto& file : unit.environment_files)
     add("EnvironmentFiles", (file.optional ? "-" : "") + file.path);
   const Assignments environment(unit.environment.begin(), unit.environment.end());
-  for (const auto& [name, value] : environment) add("Environment", name + "=" + value);
+  for (const auto& [name, value] : environment) add("Environment", assignment(name, value));
   for (const auto& command : unit.exec_start) {
     std::string line;
     for (const auto& word : command.argv) {
