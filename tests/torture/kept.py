@@ -60,8 +60,8 @@ class Kept:
                 values = json.loads(line)
             except ValueError:
                 continue  # the last line of a run that was killed
-            values["broken"] = tuple(values["broken"])
-            self.outcomes[values.pop("key")] = Outcome(**values)
+            key = values.pop("key")
+            self.outcomes[key] = Outcome(**{**values, "broken": tuple(values["broken"])})
 
     def add(self, key: str, outcome: Outcome) -> None:
         self.outcomes[key] = outcome

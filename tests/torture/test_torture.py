@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from campaign import Task, Tally, tasks_of, text_of
-from faults import AFTER_END, run
+from faults import AFTER_END, Outcome, run
+from kept import Kept
 from package import build_folder
 from torture_host import DROP_IN
 
@@ -69,6 +70,15 @@ def test_a_kill_comes_before_the_call(script, tmp_path, number, made):
 def test_an_error_is_what_the_program_gets(script, fault, number, error):
     done, _ = script("--at", str(number), "--fault", fault)
     assert done.returncode == 1 and error in done.stderr
+
+
+def test_outcomes_outlive_a_campaign_that_is_killed(tmp_path):
+    ran = Outcome("deploy", "3 write /x", "kill", True, None, ("a rule",))
+    Kept(tmp_path, "d1").add("deploy | 3 write /x | kill", ran)
+    with open(tmp_path / "d1.jsonl", "a") as file:
+        file.write('{"key": "deploy | 4 wr')
+    assert Kept(tmp_path, "d1").outcomes == {"deploy | 3 write /x | kill": ran}
+    assert Kept(tmp_path, "d2").outcomes == {} and Kept(tmp_path, "d1", forget=True).outcomes == {}
 
 
 def test_stop_at_reads_what_is_asked_on_the_bus(stage):
