@@ -38,7 +38,8 @@ Json to_json(const Verdict& verdict, const ValidateConfig& limits) {
                      {"mismatches", rank.mismatches},
                      {"max_abs", or_null(rank.max_abs)},
                      {"max_ulp", or_null(rank.max_ulp)},
-                     {"mean_abs", or_null(rank.mean_abs)},
+                     {"mean_ulp", or_null(rank.mean_ulp)},
+                     {"max_mean_ulp", or_null(rank.max_mean_ulp)},
                      {"worst_layer", or_null(rank.worst_layer)},
                      {"worst_request", or_null(rank.worst_request)},
                      {"worst_batch", or_null(rank.worst_batch)},
@@ -55,13 +56,14 @@ Json to_json(const Verdict& verdict, const ValidateConfig& limits) {
           {"mismatches", verdict.mismatches},
           {"max_abs", or_null(verdict.max_abs)},
           {"max_ulp", or_null(verdict.max_ulp)},
-          {"mean_abs", or_null(verdict.mean_abs)},
+          {"mean_ulp", or_null(verdict.mean_ulp)},
+          {"max_mean_ulp", or_null(verdict.max_mean_ulp)},
           {"longest_prefix", verdict.longest_prefix},
           {"batches", batches_json(verdict.batches)},
           {"limits",
            {{"min_compares", limits.min_compares},
             {"max_ulp", limits.max_ulp},
-            {"mean_abs", limits.mean_abs}}},
+            {"mean_ulp", limits.mean_ulp}}},
           {"ranks", ranks}};
 }
 

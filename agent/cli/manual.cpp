@@ -88,7 +88,8 @@ constexpr std::array kKeys = {
         "MiB that every GPU of a rank has to have left then; 0, which doesn't look"},
     Row{"validate.min_compares", "compared calls that a clean verdict asks of every rank; 1000"},
     Row{"validate.max_ulp", "largest difference of one element, in units of the last place; 4"},
-    Row{"validate.mean_abs", "largest mean difference of a call; 0.0005"},
+    Row{"validate.mean_ulp",
+        "largest mean difference of a request in one call, in the same units; 0.5"},
     Row{"agent.listen", "HOST:PORT or unix:/PATH of kdtree-agent's metrics; 127.0.0.1:9817"},
     Row{"agent.web_config",
         "file with TLS and passwords for it, in the format of Prometheus' exporters; needed to "

@@ -39,7 +39,9 @@ void print(Output& out, const Verdict& verdict, const ValidateConfig& limits) {
        {"over tolerance", std::to_string(verdict.mismatches)},
        {"largest difference", number(verdict.max_ulp) + " ULP (limit " + number(limits.max_ulp) +
                                   "), " + number(verdict.max_abs) + " absolute"},
-       {"mean difference", number(verdict.mean_abs) + " (limit " + number(limits.mean_abs) + ")"},
+       {"mean difference", number(verdict.mean_ulp) + " ULP, of a request at most " +
+                               number(verdict.max_mean_ulp) + " (limit " + number(limits.mean_ulp) +
+                               ")"},
        {"longest prefix",
         verdict.compares ? std::to_string(verdict.longest_prefix) + " tokens" : "-"},
        {"batch sizes", batches_text(verdict.batches)}});
@@ -47,9 +49,9 @@ void print(Output& out, const Verdict& verdict, const ValidateConfig& limits) {
   for (const auto& rank : verdict.ranks)
     rows.push_back({std::to_string(rank.rank), std::string(verdict_name(rank.kind)),
                     std::to_string(rank.compares), std::to_string(rank.mismatches),
-                    number(rank.max_ulp), number(rank.mean_abs), rank.reason});
+                    number(rank.max_ulp), number(rank.max_mean_ulp), rank.reason});
   out.line("");
-  out.table({"rank", "verdict", "compares", "over", "max ULP", "mean", "why"}, rows);
+  out.table({"rank", "verdict", "compares", "over", "max ULP", "max mean", "why"}, rows);
 }
 
 Result<ExitCode> run_verdict(Context& context, bool json) {

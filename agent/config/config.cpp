@@ -184,9 +184,9 @@ Status read_validate(const json& value, ValidateConfig& validate) {
   object.integer("min_compares", compares, 1, 1'000'000'000'000);
   validate.min_compares = static_cast<std::uint64_t>(compares);
   object.number("max_ulp", validate.max_ulp);
-  object.number("mean_abs", validate.mean_abs);
+  object.number("mean_ulp", validate.mean_ulp);
   if (!(validate.max_ulp > 0)) object.reject("max_ulp", "is not above 0");
-  if (!(validate.mean_abs > 0)) object.reject("mean_abs", "is not above 0");
+  if (!(validate.mean_ulp > 0)) object.reject("mean_ulp", "is not above 0");
   return object.finish();
 }
 

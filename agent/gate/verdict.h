@@ -29,7 +29,8 @@ struct RankVerdict {
   std::uint64_t mismatches = 0;
   std::optional<double> max_abs;                   // output units
   std::optional<double> max_ulp;                   // of the output dtype at the output's magnitude
-  std::optional<double> mean_abs;                  // mean over compares of the mean |difference|
+  std::optional<double> mean_ulp;                  // mean over compares of a compare's mean
+  std::optional<double> max_mean_ulp;              // largest mean of a compare
   std::optional<int> worst_layer;                  // where max_ulp was seen
   std::optional<int> worst_request;                // its row in the batch
   std::optional<int> worst_batch;                  // requests in that call
@@ -54,7 +55,8 @@ struct Verdict {
   std::uint64_t mismatches = 0;
   std::optional<double> max_abs;
   std::optional<double> max_ulp;
-  std::optional<double> mean_abs;
+  std::optional<double> mean_ulp;
+  std::optional<double> max_mean_ulp;
   std::uint64_t longest_prefix = 0;
   std::map<std::uint32_t, std::uint64_t> batches;
 };

@@ -70,7 +70,8 @@ enum class Metric {
   verify_mismatches,
   verify_max_abs_difference,
   verify_max_difference_ulps,
-  verify_abs_difference_sum,
+  verify_mean_difference_sum,
+  verify_max_mean_difference_ulps,
   verify_longest_prefix,
   kv_contiguous,
   // expert routing, from the stats files (catalog_moe.cpp)

@@ -108,13 +108,17 @@ constexpr MetricSpec kCatalog[] = {
      "The largest difference in units in the last place of the output type at the output's "
      "magnitude.",
      kNothingCompared, kStatsCost, "max by (job, instance) (kdtree_verify_max_difference_ulps)"},
-    {Metric::verify_abs_difference_sum, "kdtree_verify_mean_abs_difference_sum_total", counter, "1",
-     kRank,
-     "Sum over compares of each one's mean absolute difference; divide its rate by that of "
-     "compares.",
+    {Metric::verify_mean_difference_sum, "kdtree_verify_mean_difference_ulps_sum_total", counter,
+     "1", kRank,
+     "Sum over compares of each one's mean difference in the same units, of the request with the "
+     "largest; divide its rate by that of compares.",
      kNoRank, kStatsCost,
-     "rate(kdtree_verify_mean_abs_difference_sum_total[5m]) / "
+     "rate(kdtree_verify_mean_difference_ulps_sum_total[5m]) / "
      "rate(kdtree_verify_compares_total[5m])"},
+    {Metric::verify_max_mean_difference_ulps, "kdtree_verify_max_mean_difference_ulps", gauge, "1",
+     kRank, "The largest mean difference of one request in one compare, in the same units.",
+     kNothingCompared, kStatsCost,
+     "max by (job, instance) (kdtree_verify_max_mean_difference_ulps)"},
     {Metric::verify_longest_prefix, "kdtree_verify_longest_compared_prefix_tokens", gauge, "tokens",
      kRank, "Longest prefix among the compared calls.", kNothingCompared, kStatsCost,
      "min by (job, instance) (kdtree_verify_longest_compared_prefix_tokens)"},

@@ -40,9 +40,11 @@ void add_verify(Exposition& out, const std::string& rank, const RankStats& stats
               {rank, batch.batch == 0 ? "other" : std::to_string(batch.batch)},
               number(batch.compares));
   out.add(Metric::verify_mismatches, {rank}, number(stats.mismatches));
-  out.add(Metric::verify_abs_difference_sum, {rank}, stats.sum_mean_abs);
+  out.add(Metric::verify_mean_difference_sum, {rank}, stats.sum_mean_ulp);
   if (stats.max_abs) out.add(Metric::verify_max_abs_difference, {rank}, *stats.max_abs);
   if (stats.max_ulp) out.add(Metric::verify_max_difference_ulps, {rank}, *stats.max_ulp);
+  if (stats.max_mean_ulp)
+    out.add(Metric::verify_max_mean_difference_ulps, {rank}, *stats.max_mean_ulp);
   if (stats.compares > 0)
     out.add(Metric::verify_longest_prefix, {rank}, number(stats.longest_prefix));
   if (stats.kv_pairs > 0)

@@ -177,7 +177,7 @@ Variables our_variables(const Facts& facts, const Config& config, const Deployed
       {"KDTREE_DEFRAG_SORT", config.kernel.defrag_sort ? "1" : "0"},
       {"KDTREE_NSPLIT", config.kernel.nsplit},
       {"KDTREE_MAX_ULP", number_text(config.validate.max_ulp)},
-      {"KDTREE_MEAN_ABS", number_text(config.validate.mean_abs)},
+      {"KDTREE_MEAN_ULP", number_text(config.validate.mean_ulp)},
   };
   if (facts.release && facts.state.accepted_engines.contains(facts.release->engine_fingerprint))
     variables.emplace_back("KDTREE_ACCEPT_ENGINE", facts.release->engine_fingerprint);

@@ -51,8 +51,8 @@ std::string nonsense_in(const kdtree_stats_header& header) {
   if (header.section_count > KDTREE_STATS_MAX_SECTIONS)
     return "section_count is " + std::to_string(header.section_count);
   if (header.kv_contiguous_pairs > header.kv_pairs) return "kv_contiguous_pairs exceeds kv_pairs";
-  if (!std::isfinite(header.sum_mean_abs) || header.sum_mean_abs < 0)
-    return "sum_mean_abs is not a sum";
+  if (!std::isfinite(header.sum_mean_ulp) || header.sum_mean_ulp < 0)
+    return "sum_mean_ulp is not a sum";
   return {};
 }
 
@@ -159,7 +159,8 @@ RankStats decoded(const kdtree_stats_header& header) {
   stats.mismatches = header.mismatches;
   stats.max_abs = compared(header.max_abs);
   stats.max_ulp = compared(header.max_ulp);
-  stats.sum_mean_abs = header.sum_mean_abs;
+  stats.sum_mean_ulp = header.sum_mean_ulp;
+  stats.max_mean_ulp = compared(header.max_mean_ulp);
   stats.longest_prefix = header.longest_prefix;
   stats.worst_layer = known(header.worst_layer);
   stats.worst_request = known(header.worst_request);

@@ -90,7 +90,8 @@ struct RankStats {
   std::uint64_t mismatches = 0;        // compares over tolerance
   std::optional<double> max_abs;       // nullopt: none compared
   std::optional<double> max_ulp;       // nullopt: none compared
-  double sum_mean_abs = 0;             // over compares; divide by `compares` for the mean
+  double sum_mean_ulp = 0;             // over compares; divide by `compares` for the mean
+  std::optional<double> max_mean_ulp;  // largest mean of a compare; nullopt: none compared
   std::uint64_t longest_prefix = 0;    // tokens, of the compared calls
   std::optional<int> worst_layer;      // where max_ulp was seen, nullopt: nothing differed
   std::optional<int> worst_request;    // its row in the batch

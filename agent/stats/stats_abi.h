@@ -26,14 +26,14 @@
  */
 
 #define KDTREE_STATS_MAGIC "KDTSTAT1"
-#define KDTREE_STATS_VERSION 2u
+#define KDTREE_STATS_VERSION 3u
 #define KDTREE_STATS_HEADER_BYTES 4096u
 #define KDTREE_STATS_MAX_BYTES (16u * 1024u * 1024u)
 #define KDTREE_STATS_MAX_SECTIONS 16u
 #define KDTREE_STATS_MAX_BATCHES 48u
 #define KDTREE_STATS_MAX_REASONS 32u
 
-/* On-disk values below are frozen for version 2. */
+/* On-disk values below are frozen for version 3. */
 enum kdtree_patch_state {
   KDTREE_PATCH_PASSIVE =
       0, /* present, nothing patched (yet): not a rank, or the engine was not imported */
@@ -152,7 +152,9 @@ struct kdtree_stats_header {
   double max_abs;      /* largest |difference| seen, output units; NaN = none compared */
   double max_ulp; /* largest |difference| in ULP of the output dtype at the output's magnitude; NaN
                      = none */
-  double sum_mean_abs;          /* sum over compares of that compare's mean |difference| */
+  double sum_mean_ulp; /* sum over compares of that compare's mean: of |difference| in the same ULP
+                          over a request's elements, the largest of its requests' */
+  double max_mean_ulp; /* largest such mean seen; NaN = none */
   uint64_t longest_prefix;      /* longest prefix compared, tokens */
   int32_t worst_layer;          /* where max_ulp was seen; -1 = none */
   int32_t worst_request;        /* its row in the batch; -1 = none */
@@ -176,7 +178,7 @@ struct kdtree_stats_header {
   uint32_t section_count;
   struct kdtree_stats_batch batches[KDTREE_STATS_MAX_BATCHES];
   struct kdtree_stats_section sections[KDTREE_STATS_MAX_SECTIONS];
-  uint8_t reserved1[KDTREE_STATS_HEADER_BYTES - 2960];
+  uint8_t reserved1[KDTREE_STATS_HEADER_BYTES - 2968];
 };
 
 #ifdef __cplusplus
@@ -209,14 +211,14 @@ KDTREE_STATS_AT(calls_kernel, 896);
 KDTREE_STATS_AT(handed_back, 912);
 KDTREE_STATS_AT(compares, 1168);
 KDTREE_STATS_AT(max_abs, 1184);
-KDTREE_STATS_AT(longest_prefix, 1208);
-KDTREE_STATS_AT(worst_layer, 1216);
-KDTREE_STATS_AT(worst_prefix, 1232);
-KDTREE_STATS_AT(kv_pairs, 1240);
-KDTREE_STATS_AT(moe_layers, 1256);
-KDTREE_STATS_AT(moe_steps, 1272);
-KDTREE_STATS_AT(batch_count, 1288);
-KDTREE_STATS_AT(batches, 1296);
-KDTREE_STATS_AT(sections, 2448);
-KDTREE_STATS_AT(reserved1, 2960);
+KDTREE_STATS_AT(longest_prefix, 1216);
+KDTREE_STATS_AT(worst_layer, 1224);
+KDTREE_STATS_AT(worst_prefix, 1240);
+KDTREE_STATS_AT(kv_pairs, 1248);
+KDTREE_STATS_AT(moe_layers, 1264);
+KDTREE_STATS_AT(moe_steps, 1280);
+KDTREE_STATS_AT(batch_count, 1296);
+KDTREE_STATS_AT(batches, 1304);
+KDTREE_STATS_AT(sections, 2456);
+KDTREE_STATS_AT(reserved1, 2968);
 KDTREE_STATS_ASSERT(sizeof(struct kdtree_stats_header) == KDTREE_STATS_HEADER_BYTES, "header size");

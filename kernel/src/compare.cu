@@ -16,7 +16,7 @@ constexpr unsigned kAll = 0xffffffffu;
 
 __device__ TokenDelta merge(const TokenDelta& a, const TokenDelta& b) {
   const bool second = b.max_ulp > a.max_ulp;
-  return {a.sum + b.sum, a.counted + b.counted, fmaxf(a.max_abs, b.max_abs),
+  return {a.sum_ulp + b.sum_ulp, a.counted + b.counted, fmaxf(a.max_abs, b.max_abs),
           second ? b.max_ulp : a.max_ulp, second ? b.worst_head : a.worst_head};
 }
 
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kTokenThreads)
       sum += __shfl_xor_sync(kAll, sum, step);
       counted += __shfl_xor_sync(kAll, counted, step);
     }
-    token =
-        merge(token, {double{sum}, counted, largest, largest / ulp_at(magnitude, p.dtype), head});
+    const float unit = ulp_at(magnitude, p.dtype);
+    token = merge(token, {double{sum} / double{unit}, counted, largest, largest / unit, head});
   }
   if (lane == 0) shared[warp] = token;
   __syncthreads();
@@ -68,10 +68,12 @@ __global__ void __launch_bounds__(kTotalThreads)
   ptx::wait_for_previous();
   if (p.enable != nullptr && *p.enable == 0) return;
   __shared__ TokenDelta shared[kTotalThreads];
+  __shared__ double means[kTotalThreads];
   __shared__ int worst[kTotalThreads];
   __shared__ int longest[kTotalThreads];
   const int me = static_cast<int>(threadIdx.x);
   TokenDelta mine{};
+  double mean = 0;
   int worst_token = 0, longest_prefix = 0;
   for (int token = me; token < p.tokens; token += kTotalThreads) {
     if (deltas[token].max_ulp > mine.max_ulp) worst_token = token;
@@ -81,7 +83,22 @@ __global__ void __launch_bounds__(kTotalThreads)
     const int prefix = p.kv_indptr[b + 1] - p.kv_indptr[b];
     longest_prefix = prefix > longest_prefix ? prefix : longest_prefix;
   }
+  const int each = p.tokens / p.batch, lane = me % 32;
+  for (int b = me / 32; b < p.batch; b += kTotalThreads / 32) {
+    double sum = 0;
+    int64_t counted = 0;
+    for (int token = lane; token < each; token += 32) {
+      sum += deltas[b * each + token].sum_ulp;
+      counted += deltas[b * each + token].counted;
+    }
+    for (int step = 16; step > 0; step /= 2) {
+      sum += __shfl_xor_sync(kAll, sum, step);
+      counted += __shfl_xor_sync(kAll, counted, step);
+    }
+    mean = fmax(mean, mean_of(sum, counted));
+  }
   shared[me] = mine;
+  means[me] = mean;
   worst[me] = worst_token;
   longest[me] = longest_prefix;
   __syncthreads();
@@ -89,6 +106,7 @@ __global__ void __launch_bounds__(kTotalThreads)
     if (me < step) {
       if (shared[me + step].max_ulp > shared[me].max_ulp) worst[me] = worst[me + step];
       shared[me] = merge(shared[me], shared[me + step]);
+      means[me] = fmax(means[me], means[me + step]);
       longest[me] = longest[me] > longest[me + step] ? longest[me] : longest[me + step];
     }
     __syncthreads();
@@ -97,7 +115,7 @@ __global__ void __launch_bounds__(kTotalThreads)
   volatile kdtree_compare_accum* accum = p.accum;
   accum->sequence = accum->sequence + 1;
   __threadfence_system();
-  accumulate(accum, p, {shared[0], worst[0], longest[0]});
+  accumulate(accum, p, {shared[0], means[0], worst[0], longest[0]});
   __threadfence_system();
   accum->sequence = accum->sequence + 1;
 }

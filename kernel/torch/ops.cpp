@@ -76,7 +76,7 @@ int64_t compare_workspace_bytes(int64_t tokens, const Tensor& like) {
 
 void compare(const Tensor& ours, const Tensor& engines, const Tensor& kv_indptr, int64_t layer,
              const Tensor& accum, const Tensor& workspace, const MaybeTensor& enable,
-             double max_ulp, double mean_abs) {
+             double max_ulp, double mean_ulp) {
   const Checker check("compare", ours);
   kdtree_compare_params p{};
   p.struct_bytes = sizeof p;
@@ -109,7 +109,7 @@ void compare(const Tensor& ours, const Tensor& engines, const Tensor& kv_indptr,
   p.batch = static_cast<int32_t>(batch);
   p.layer = static_cast<int32_t>(layer);
   p.max_ulp = max_ulp;
-  p.mean_abs = mean_abs;
+  p.mean_ulp = mean_ulp;
   p.ours = ours.data_ptr();
   p.engines = engines.data_ptr();
   p.kv_indptr = pointer<const int32_t>(kv_indptr);
@@ -141,7 +141,7 @@ STABLE_TORCH_LIBRARY(kdtree, m) {
   m.def(
       "compare(Tensor ours, Tensor engines, Tensor kv_indptr, int layer, Tensor(a!) accum, "
       "Tensor(b!) workspace, "
-      "Tensor? enable=None, float max_ulp=4.0, float mean_abs=0.0005) -> ()");
+      "Tensor? enable=None, float max_ulp=4.0, float mean_ulp=0.5) -> ()");
   m.def(
       "slots(Tensor kv_indptr, Tensor kv_indices, Tensor(a!) counts, Tensor? enable=None, int "
       "max_slots=65536) -> ()");

@@ -22,7 +22,7 @@ void tick(const Tensor& word, const Tensor& like);
 int64_t compare_workspace_bytes(int64_t tokens, const Tensor& like);
 void compare(const Tensor& ours, const Tensor& engines, const Tensor& kv_indptr, int64_t layer,
              const Tensor& accum, const Tensor& workspace, const MaybeTensor& enable,
-             double max_ulp, double mean_abs);
+             double max_ulp, double mean_ulp);
 
 void slots(const Tensor& kv_indptr, const Tensor& kv_indices, const Tensor& counts,
            const MaybeTensor& enable, int64_t max_slots);

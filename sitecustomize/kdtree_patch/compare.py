@@ -6,8 +6,8 @@ import struct
 
 from .pinned import Pinned
 
-_HEAD = struct.Struct("<QQQQdddqiiiiq")  # sequence, compares, mismatches, skipped, max_abs, max_ulp, sum_mean_abs,
-#                                          longest_prefix, worst_layer, _request, _batch, _head, _prefix
+_HEAD = struct.Struct("<QQQQdddqiiiiqd")  # sequence, compares, mismatches, skipped, max_abs, max_ulp, sum_mean_ulp,
+#                                          longest_prefix, worst_layer, _request, _batch, _head, _prefix, max_mean_ulp
 _BY_BATCH_AT = 128
 _MAX_BATCH = 512
 _SLOTS = struct.Struct("<QQQ")  # sequence, pairs, contiguous
@@ -29,11 +29,12 @@ class Accumulator(Pinned):
 
 def decode(raw: bytes) -> tuple[dict[str, object], dict[int, int]]:
     """As Accumulator.values(), from a consistent copy."""
-    _, compares, mismatches, _, max_abs, max_ulp, sum_mean, longest, *worst = _HEAD.unpack_from(raw)
+    _, compares, mismatches, _, max_abs, max_ulp, sum_mean, longest, *worst, max_mean = _HEAD.unpack_from(raw)
     if not compares:
         return {}, {}
     values = {"compares": compares, "mismatches": mismatches, "max_abs": max_abs, "max_ulp": max_ulp,
-              "sum_mean_abs": sum_mean if math.isfinite(sum_mean) else math.inf, "longest_prefix": max(longest, 0)}
+              "sum_mean_ulp": sum_mean if math.isfinite(sum_mean) else math.inf, "max_mean_ulp": max_mean,
+              "longest_prefix": max(longest, 0)}
     if max_ulp > 0:
         values.update(zip(_WORST, worst))
     counts = struct.unpack_from(f"<{_MAX_BATCH + 1}Q", raw, _BY_BATCH_AT)

@@ -18,8 +18,8 @@ class SettingsError(Exception):
 @dataclass(frozen=True)
 class Settings:
     """mode: what KDTREE_VERIFY says; library: path of libkdtree_torch.so; nsplit: None = chosen on the device;
-    accepted: fingerprint of the engine that the operator accepted, "" = none; max_ulp, mean_abs: what validate tolerates,
-    in ULP of the output's type at its row's magnitude and in output units."""
+    accepted: fingerprint of the engine that the operator accepted, "" = none; max_ulp, mean_ulp: what validate tolerates,
+    in ULP of the output's type at its row's magnitude."""
 
     mode: int
     library: str
@@ -29,7 +29,7 @@ class Settings:
     nsplit: int | None
     accepted: str
     max_ulp: float
-    mean_abs: float
+    mean_ulp: float
 
 
 def _one_of(environ: Mapping[str, str], name: str, values: Mapping[str, object], default: str) -> object:
@@ -67,7 +67,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         nsplit=int(nsplit) if nsplit else None,
         accepted=environ.get("KDTREE_ACCEPT_ENGINE", "").strip().lower(),
         max_ulp=_positive(environ, "KDTREE_MAX_ULP", 4.0),
-        mean_abs=_positive(environ, "KDTREE_MEAN_ABS", 5e-4),
+        mean_ulp=_positive(environ, "KDTREE_MEAN_ULP", 0.5),
     )
 
 

@@ -42,7 +42,7 @@ class Kernel:
         self._torch = torch
         self.ops = torch.ops.kdtree
         self._nsplit = settings.nsplit or 0
-        self._max_ulp, self._mean_abs = settings.max_ulp, settings.mean_abs
+        self._max_ulp, self._mean_ulp = settings.max_ulp, settings.mean_ulp
         self._needed: dict[tuple[object, ...], int] = {}
         self._buffers: dict[tuple[object, ...], list[object]] = {}
         self.accumulator = Accumulator()
@@ -97,10 +97,10 @@ class Kernel:
 
     def compare(self, ours: object, engines: object, bound: dict[str, object], layer: int,
                 enable: object = None) -> None:
-        """Adds |ours - engines| of one layer to the accumulator."""
+        """Adds the difference of one layer to the accumulator."""
         accumulator = self.accumulator.make(bound["q_extend"].device.type == "cuda")
         self.ops.compare(ours, engines, bound["kv_indptr"], layer, accumulator, self._workspace(bound), enable,
-                         self._max_ulp, self._mean_abs)
+                         self._max_ulp, self._mean_ulp)
 
     def gate(self, word: object, bound: dict[str, object], qo_indptr: object, kv_indptr: object, flags: object) -> None:
         """Writes this step's gated index arrays and flags; see kernel/include/kdtree/gate.h."""

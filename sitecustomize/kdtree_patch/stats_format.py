@@ -8,7 +8,7 @@ import math
 import struct
 
 MAGIC = b"KDTSTAT1"
-VERSION = 2
+VERSION = 3
 HEADER_BYTES = 4096
 MAX_BYTES = 16 * 1024 * 1024
 MAX_SECTIONS = 16
@@ -46,7 +46,8 @@ FIELDS = (
     ("patch_state", "I"), ("mode", "I"), ("control_generation", "Q"), ("reason", "256s"), ("sort_state", "i"),
     ("graphs", "i"), ("start_mode", "i"), ("reserved2", "i"),
     ("calls_kernel", "Q"), ("calls_engine", "Q"), ("handed_back", f"{MAX_REASONS}Q"), ("compares", "Q"),
-    ("mismatches", "Q"), ("max_abs", "d"), ("max_ulp", "d"), ("sum_mean_abs", "d"), ("longest_prefix", "Q"),
+    ("mismatches", "Q"), ("max_abs", "d"), ("max_ulp", "d"), ("sum_mean_ulp", "d"),
+    ("max_mean_ulp", "d"), ("longest_prefix", "Q"),
     ("worst_layer", "i"), ("worst_request", "i"), ("worst_batch", "i"), ("worst_head", "i"), ("worst_prefix", "Q"),
     ("kv_pairs", "Q"), ("kv_contiguous_pairs", "Q"),
     ("moe_layers", "I"), ("moe_experts", "I"), ("moe_top_k", "I"), ("moe_first_layer", "I"), ("moe_steps", "Q"),
@@ -72,8 +73,8 @@ RESERVED_AT = SECTIONS_AT + MAX_SECTIONS * SECTION.size
 
 # What a field holds before anything is known; every other field starts at 0 or "".
 UNKNOWN = {"tp_rank": -1, "tp_size": -1, "moe_ep_rank": -1, "moe_ep_size": -1, "sort_state": -1, "graphs": -1,
-           "start_mode": -1, "max_abs": math.nan, "max_ulp": math.nan, "worst_layer": -1, "worst_request": -1,
-           "worst_batch": -1, "worst_head": -1}
+           "start_mode": -1, "max_abs": math.nan, "max_ulp": math.nan, "max_mean_ulp": math.nan,
+           "worst_layer": -1, "worst_request": -1, "worst_batch": -1, "worst_head": -1}
 
 
 def clip_text(text: str, size: int) -> bytes:

@@ -30,7 +30,7 @@ while True:
                     "engine_version": "0.5.17", "torch_version": "2.11.0", "device_name": "cpu", "patch_state": f.ACTIVE,
                     "mode": f.VALIDATE, "control_generation": 9, "sort_state": 1, "graphs": 0, "calls_kernel": 40,
                     "calls_engine": 50 + %(rank)d, "handed_back": handed_back, "compares": 50, "mismatches": %(rank)d,
-                    "max_abs": 0.125, "max_ulp": 2.0, "sum_mean_abs": 0.5, "longest_prefix": 4096, "kv_pairs": 10,
+                    "max_abs": 0.125, "max_ulp": 2.0, "sum_mean_ulp": 0.5, "max_mean_ulp": 0.25, "longest_prefix": 4096, "kv_pairs": 10,
                     "kv_contiguous_pairs": 5, "moe_layers": 2, "moe_experts": 8, "moe_top_k": 2, "moe_first_layer": 1,
                     "moe_steps": step, "moe_tokens": 18 * step},
                    {1: (20, 40), 2: (30, 60)},

@@ -34,7 +34,7 @@ def header(release: str, rank: int, ranks: int, k: int) -> dict[str, object]:
         "patch_state": f.ACTIVE, "mode": f.VALIDATE, "control_generation": 1, "sort_state": 1, "graphs": 1,
         "calls_kernel": 2 * k, "calls_engine": 61 * k, "handed_back": handed_back,
         "compares": compares, "mismatches": 0, "max_abs": 0.001 * (rank + 1), "max_ulp": 1.5,
-        "sum_mean_abs": 1e-4 * compares, "longest_prefix": 65536 + rank,
+        "sum_mean_ulp": 0.1 * compares, "max_mean_ulp": 0.13, "longest_prefix": 65536 + rank,
         "kv_pairs": 100, "kv_contiguous_pairs": 90 + rank,
         "moe_layers": LAYERS, "moe_experts": EXPERTS_PER_RANK * ranks, "moe_top_k": TOP_K, "moe_first_layer": FIRST_LAYER,
         "moe_steps": k, "moe_tokens": tokens * k,

@@ -90,7 +90,7 @@ def test_the_defaults_that_the_man_page_names_are_the_programs() -> None:
     for key, default in (("healthy_s", "1800"), ("stop_s", "300"), ("stable_s", "10"), ("drain_s", "30"), ("min_compares", "1000"), ("max_ulp", "4")):
         assert re.search(rf"\b{key}(?: = |\{{){default}\b", header), key
         assert re.search(rf"\.B \S*\.{key}\n.*; {default}$", man_page(), re.M), key
-    assert 'listen = "127.0.0.1:9817"' in header and "mean_abs = 5e-4" in header
+    assert 'listen = "127.0.0.1:9817"' in header and "mean_ulp = 0.5" in header
 
 
 def test_the_exit_codes_of_the_runbook_are_the_programs() -> None:

@@ -26,6 +26,7 @@ void check(std::span<const std::byte> image) {
   fuzz::require(stats.pid > 0, "a writer has a pid");
   fuzz::require(!stats.max_abs || std::isfinite(*stats.max_abs), "no invented figures");
   fuzz::require(!stats.max_ulp || std::isfinite(*stats.max_ulp), "no invented figures");
+  fuzz::require(!stats.max_mean_ulp || std::isfinite(*stats.max_mean_ulp), "no invented figures");
   if (!stats.moe) return;
   const auto cells = std::size_t{stats.moe->layers} * stats.moe->experts;
   fuzz::require(stats.moe->expert_tokens.empty() || stats.moe->expert_tokens.size() == cells,

@@ -36,7 +36,7 @@ json shown(const kdtree::RankStats& stats) {
               {"handed_back", stats.handed_back},
               {"compares", stats.compares},
               {"mismatches", stats.mismatches},
-              {"sum_mean_abs", stats.sum_mean_abs},
+              {"sum_mean_ulp", stats.sum_mean_ulp},
               {"longest_prefix", stats.longest_prefix},
               {"worst_prefix", stats.worst_prefix},
               {"kv_pairs", stats.kv_pairs},
@@ -51,6 +51,7 @@ json shown(const kdtree::RankStats& stats) {
   put("graphs", stats.graphs);
   put("max_abs", stats.max_abs);
   put("max_ulp", stats.max_ulp);
+  put("max_mean_ulp", stats.max_mean_ulp);
   put("worst_layer", stats.worst_layer);
   put("worst_request", stats.worst_request);
   put("worst_batch", stats.worst_batch);

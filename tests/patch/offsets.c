@@ -52,7 +52,8 @@ int main(void) {
   H(mismatches);
   H(max_abs);
   H(max_ulp);
-  H(sum_mean_abs);
+  H(sum_mean_ulp);
+  H(max_mean_ulp);
   H(longest_prefix);
   H(worst_layer);
   H(worst_request);

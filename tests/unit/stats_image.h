@@ -34,7 +34,8 @@ struct StatsImage {
     header.graphs = -1;
     header.worst_layer = header.worst_request = header.worst_batch = header.worst_head = -1;
     header.start_mode = -1;
-    header.max_abs = header.max_ulp = std::numeric_limits<double>::quiet_NaN();
+    header.max_abs = header.max_ulp = header.max_mean_ulp =
+        std::numeric_limits<double>::quiet_NaN();
   }
 
   void text(char* field, const std::string& value) {

@@ -26,7 +26,7 @@ TEST(Config, SmallestHasTheDefaults) {
   EXPECT_EQ(config->deadlines.healthy_s, std::chrono::minutes(30));
   EXPECT_EQ(config->validate.min_compares, 1000u);
   EXPECT_EQ(config->validate.max_ulp, 4);
-  EXPECT_EQ(config->validate.mean_abs, 5e-4);
+  EXPECT_EQ(config->validate.mean_ulp, 0.5);
   EXPECT_EQ(config->agent.listen, "127.0.0.1:9817");
   EXPECT_FALSE(config->moe.ep_size);
   EXPECT_TRUE(config->mode(Mode::on).add_flags.empty());
@@ -44,7 +44,7 @@ TEST(Config, EverythingIsRead) {
                   "deadlines": {"healthy_s": 5, "stop_s": 6, "stable_s": 0, "drain_s": 7},
                   "gate": {"gpu_free_mib": 512, "golden": {"url": "http://127.0.0.1:1/generate",
                            "request": {"text": "x", "n": 1}, "expect": "y"}},
-                  "validate": {"min_compares": 10, "max_ulp": 2, "mean_abs": 1e-3},
+                  "validate": {"min_compares": 10, "max_ulp": 2, "mean_ulp": 0.25},
                   "agent": {"listen": "0.0.0.0:1"}, "moe": {"ep_size": null})"),
       "c");
   ASSERT_TRUE(config) << config.error().what;

@@ -13,7 +13,7 @@ class VerdictTest : public testing::Test {
   VerdictTest() {
     limits.min_compares = 100;
     limits.max_ulp = 4;
-    limits.mean_abs = 5e-4;
+    limits.mean_ulp = 0.5;
     for (int rank = 0; rank < 2; ++rank) {
       RankStats stats;
       stats.pid = 10 + rank;
@@ -25,7 +25,8 @@ class VerdictTest : public testing::Test {
       stats.compares = 100u + static_cast<unsigned>(rank);
       stats.max_abs = 0.001;
       stats.max_ulp = 1.0 + rank;
-      stats.sum_mean_abs = 1e-4 * static_cast<double>(stats.compares);
+      stats.sum_mean_ulp = 0.1 * static_cast<double>(stats.compares);
+      stats.max_mean_ulp = 0.2 + 0.1 * rank;
       stats.longest_prefix = 1000;
       stats.batches = {{1, 60, 60}, {4, 40, 40}};
       set.ranks.push_back({rank, stats, ""});
@@ -46,7 +47,8 @@ TEST_F(VerdictTest, CleanWhenEveryRankComparedEnough) {
   EXPECT_EQ(verdict.fewest_compares, 100u);
   EXPECT_EQ(verdict.longest_prefix, 1000u);
   EXPECT_EQ(verdict.max_ulp, 2.0);
-  EXPECT_NEAR(*verdict.mean_abs, 1e-4, 1e-12);
+  EXPECT_NEAR(*verdict.mean_ulp, 0.1, 1e-12);
+  EXPECT_NEAR(*verdict.max_mean_ulp, 0.3, 1e-12);
   EXPECT_EQ(verdict.batches.at(1), 120u);
   EXPECT_EQ(verdict.batches.at(4), 80u);
   EXPECT_EQ(verdict.engine_version, "0.5.17");
@@ -136,7 +138,7 @@ TEST_F(VerdictTest, ADifferenceOverTheLimitsIsAMismatchEvenIfTheEngineCountedNon
   EXPECT_EQ(judge().kind, VerdictKind::mismatch);
   stats(0).max_ulp = 4.0;
   EXPECT_EQ(judge().kind, VerdictKind::clean);
-  stats(0).sum_mean_abs = 6e-4 * 100;
+  stats(0).max_mean_ulp = 0.51;
   EXPECT_EQ(judge().kind, VerdictKind::mismatch);
 }
 

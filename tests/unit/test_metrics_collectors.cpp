@@ -206,6 +206,8 @@ TEST(RankMetrics, ShowsCountersAsTheyAre) {
   stats.compares = 9;
   stats.mismatches = 1;
   stats.max_ulp = 2.5;
+  stats.max_mean_ulp = 0.25;
+  stats.sum_mean_ulp = 0.9;
   stats.longest_prefix = 4096;
   stats.batches = {{4, 9, 9}};
   stats.kv_pairs = 4;
@@ -220,6 +222,8 @@ TEST(RankMetrics, ShowsCountersAsTheyAre) {
   EXPECT_EQ(seen["kdtree_verify_batch_compares_total|4|0"], 9);
   EXPECT_EQ(seen["kdtree_verify_mismatches_total|0"], 1);
   EXPECT_EQ(seen["kdtree_verify_max_difference_ulps|0"], 2.5);
+  EXPECT_EQ(seen["kdtree_verify_max_mean_difference_ulps|0"], 0.25);
+  EXPECT_EQ(seen["kdtree_verify_mean_difference_ulps_sum_total|0"], 0.9);
   EXPECT_EQ(seen["kdtree_verify_longest_compared_prefix_tokens|0"], 4096);
   EXPECT_EQ(seen["kdtree_kv_contiguous_ratio|0"], 0.25);
   EXPECT_EQ(seen["kdtree_rank_graphs|0"], 1);
@@ -237,9 +241,9 @@ TEST(RankMetrics, WhatNobodyComparedHasNoDifference) {
   const Scrape seen = scrape_of(view_of({rank_stats(0)}));
   EXPECT_EQ(seen["kdtree_verify_compares_total|0"], 0);
   for (const char* gone :
-       {"kdtree_verify_max_difference_ulps", "kdtree_verify_longest_compared_prefix_tokens",
-        "kdtree_kv_contiguous_ratio", "kdtree_rank_graphs", "kdtree_rank_sorts_free_list",
-        "kdtree_verify_handed_back_total"})
+       {"kdtree_verify_max_difference_ulps", "kdtree_verify_max_mean_difference_ulps",
+        "kdtree_verify_longest_compared_prefix_tokens", "kdtree_kv_contiguous_ratio",
+        "kdtree_rank_graphs", "kdtree_rank_sorts_free_list", "kdtree_verify_handed_back_total"})
     EXPECT_FALSE(seen.has_family(gone)) << gone;
 }
 

@@ -61,7 +61,8 @@ TEST_F(StatsReader, DecodesWhatWasPublished) {
   h.mismatches = 2;
   h.max_abs = 0.25;
   h.max_ulp = 1.5;
-  h.sum_mean_abs = 0.5;
+  h.sum_mean_ulp = 0.5;
+  h.max_mean_ulp = 0.25;
   h.longest_prefix = 65536;
   h.worst_layer = 60;
   h.worst_head = 3;
@@ -103,6 +104,7 @@ TEST_F(StatsReader, DecodesWhatWasPublished) {
   EXPECT_EQ(stats.handed_back_total(), 8u);
   EXPECT_EQ(stats.max_abs, 0.25);
   EXPECT_EQ(stats.max_ulp, 1.5);
+  EXPECT_EQ(stats.max_mean_ulp, 0.25);
   EXPECT_EQ(stats.longest_prefix, 65536u);
   EXPECT_EQ(stats.worst_layer, 60);
   EXPECT_FALSE(stats.worst_request);
@@ -129,6 +131,7 @@ TEST_F(StatsReader, UnknownIsNotZero) {
   EXPECT_FALSE(file.stats->is_rank());
   EXPECT_FALSE(file.stats->max_abs);
   EXPECT_FALSE(file.stats->max_ulp);
+  EXPECT_FALSE(file.stats->max_mean_ulp);
   EXPECT_FALSE(file.stats->graphs);
   EXPECT_FALSE(file.stats->moe);
   EXPECT_EQ(file.stats->sort_state, SortState::unknown);

@@ -10,11 +10,14 @@
  * accumulator.
  *
  * One call is one compare: a layer's output for the whole batch. Over the elements where the
- * engine's value is finite: d        |ours - engine|; where ours is not finite, d is infinite ulp
- * d in units in the last place of dtype at the magnitude of the row (its largest finite |engine| of
- * the 512 elements; at least the smallest normal number) The compare is a mismatch if its largest
- * ulp is over max_ulp or its mean d is over mean_abs (or either is not finite). Elements where the
- * engine's own value is NaN or Inf (padded requests may hold them) prove nothing and are skipped.
+ * engine's value is finite:
+ *   d     |ours - engine|; where ours is not finite, d is infinite
+ *   ulp   d in units in the last place of dtype at the magnitude of the row (its largest finite
+ *         |engine| of the 512 elements; at least the smallest normal number)
+ *   mean  of ulp over a request's elements; of a compare, the largest of its requests' means
+ * The compare is a mismatch if its largest ulp is over max_ulp or its mean is over mean_ulp (or
+ * either is not finite). Elements where the engine's own value is NaN or Inf (padded requests may
+ * hold them) prove nothing and are skipped.
  *
  * The accumulator may lie in device memory or in host memory that the GPU can write (pinned). Start
  * it as all zero bytes. It is a sequence lock for a reader on the host: sequence is odd while it
@@ -31,14 +34,15 @@ struct kdtree_compare_accum {
   uint64_t skipped;       /* elements skipped */
   double max_abs;         /* largest d; may be Inf */
   double max_ulp;         /* largest ulp; may be Inf */
-  double sum_mean_abs;    /* sum over compares of the mean d, where that is finite */
+  double sum_mean_ulp;    /* sum over compares of the mean, where that is finite */
   int64_t longest_prefix; /* tokens */
   int32_t worst_layer;    /* where max_ulp was seen; these five say nothing while max_ulp is 0 */
   int32_t worst_request;
   int32_t worst_batch;  /* requests in that call */
   int32_t worst_head;   /* of this rank */
   int64_t worst_prefix; /* tokens of that request */
-  uint64_t reserved[5];
+  double max_mean_ulp;  /* largest mean; may be Inf */
+  uint64_t reserved[4];
   uint64_t compares_by_batch[KDTREE_COMPARE_MAX_BATCH +
                              1]; /* by requests in the call; larger ones count at [0] */
 };
@@ -51,7 +55,7 @@ struct kdtree_compare_params {
   int32_t batch; /* requests; request of a token = token / (tokens / batch) */
   int32_t layer; /* reported as worst_layer */
   double max_ulp;
-  double mean_abs;
+  double mean_ulp;
   const void* ours; /* [tokens, heads, 512], heads contiguous */
   const void* engines;
   int64_t ours_token_stride; /* elements */
@@ -74,6 +78,7 @@ KDTREE_API int kdtree_compare_cpu(const struct kdtree_compare_params* params);
 }
 static_assert(offsetof(kdtree_compare_accum, worst_layer) == 64 &&
                   offsetof(kdtree_compare_accum, worst_prefix) == 80 &&
+                  offsetof(kdtree_compare_accum, max_mean_ulp) == 88 &&
                   offsetof(kdtree_compare_accum, compares_by_batch) == 128 &&
                   sizeof(kdtree_compare_accum) == 4232,
               "kdtree_compare_accum moved");

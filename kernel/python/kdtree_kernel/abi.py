@@ -14,7 +14,7 @@ SLOT_COUNTS_BYTES = 64
 COMPARE_ACCUM_BYTES = 4232
 COMPARE_MAX_BATCH = 512
 
-_COMPARE = struct.Struct("<QQQQdddqiiiiq")
+_COMPARE = struct.Struct("<QQQQdddqiiiiqd")
 _BY_BATCH_OFFSET = 128
 _READ_ATTEMPTS = 1000
 
@@ -74,11 +74,11 @@ def read_compare(accum: memoryview) -> dict[str, Any] | None:
     else:
         return None
     fields = _COMPARE.unpack_from(raw)
-    names = ("sequence", "compares", "mismatches", "skipped", "max_abs", "max_ulp", "sum_mean_abs", "longest_prefix",
-             "worst_layer", "worst_request", "worst_batch", "worst_head", "worst_prefix")
+    names = ("sequence", "compares", "mismatches", "skipped", "max_abs", "max_ulp", "sum_mean_ulp", "longest_prefix",
+             "worst_layer", "worst_request", "worst_batch", "worst_head", "worst_prefix", "max_mean_ulp")
     result: dict[str, Any] = dict(zip(names, fields))
     if result["max_ulp"] == 0:
-        result.update(dict.fromkeys(names[-5:], -1))
+        result.update(dict.fromkeys(names[-6:-1], -1))
     counts = struct.unpack_from(f"<{COMPARE_MAX_BATCH + 1}Q", raw, _BY_BATCH_OFFSET)
     result["compares_by_batch"] = {batch: count for batch, count in enumerate(counts) if count}
     return result

@@ -100,7 +100,7 @@ class Release:
         same written down here, for a host where kdtree's programs don't run."""
         values = read_drop_in(drop_in) if drop_in else {
             "KDTREE_VERIFY": mode, "KDTREE_LIB": f"/opt/kdtree/releases/{self.id}/lib/libkdtree_torch.so",
-            "KDTREE_DEFRAG_SORT": "1", "KDTREE_NSPLIT": "", "KDTREE_MAX_ULP": "4", "KDTREE_MEAN_ABS": "5e-04",
+            "KDTREE_DEFRAG_SORT": "1", "KDTREE_NSPLIT": "", "KDTREE_MAX_ULP": "4", "KDTREE_MEAN_ULP": "0.5",
             "PYTHONPATH": f"/opt/kdtree/releases/{self.id}/python"}
         below = {name: str(self.root) + value if value.startswith("/opt/kdtree") and self.root != Path("/") else value
                  for name, value in values.items()}

@@ -14,7 +14,7 @@ _SCHEMAS = (
     "gate(Tensor(a!) word, Tensor qo_indptr, Tensor kv_indptr, Tensor(b!) gated_qo_indptr, Tensor(c!) gated_kv_indptr, "
     "Tensor(d!) flags) -> ()",
     "compare(Tensor ours, Tensor engines, Tensor kv_indptr, int layer, Tensor(a!) accum, Tensor(b!) workspace, "
-    "Tensor? enable=None, float max_ulp=4.0, float mean_abs=0.0005) -> ()",
+    "Tensor? enable=None, float max_ulp=4.0, float mean_ulp=0.5) -> ()",
     "compare_workspace_bytes(int tokens, Tensor like) -> int",
     "tick(Tensor(a!) word, Tensor like) -> ()",
     "slots(Tensor kv_indptr, Tensor kv_indices, Tensor(a!) counts, Tensor? enable=None, int max_slots=65536) -> ()",
@@ -23,7 +23,7 @@ _SCHEMAS = (
     "moe_count(Tensor(a!) table, int layers, int experts, int ranks, int layer, Tensor ids) -> ()",
     "moe_end(Tensor(a!) table, int layers, int experts, int ranks, Tensor(b!) copy, int first, int last) -> ()",
 )
-_HEAD = struct.Struct("<QQQQdddqiiiiq")
+_HEAD = struct.Struct("<QQQQdddqiiiiqd")
 calls: list[str] = []
 
 
@@ -133,7 +133,7 @@ def moe_end(table, layers, experts, ranks, copy, first, last):
     copy.view(torch.int64)[0] += 2
 
 
-def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_abs=0.0005):
+def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_ulp=0.5):
     """As kernel/include/kdtree/compare.h says."""
     calls.append("compare")
     if enable is not None and int(enable[0]) == 0:
@@ -143,18 +143,19 @@ def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_
     gap = torch.where(good, (mine - theirs).abs().nan_to_num(nan=float("inf")), 0.0)
     info = torch.finfo(ours.dtype)
     size = theirs.where(good, 0.0).abs().amax(1).clamp(min=info.smallest_normal)
-    ulp = float((gap.amax(1) / (info.eps * torch.exp2(torch.floor(torch.log2(size))))).amax())
-    mean = float(gap.sum() / good.sum().clamp(min=1))
+    unit = info.eps * torch.exp2(torch.floor(torch.log2(size)))
+    ulp = float((gap.amax(1) / unit).amax())
     raw = bytearray(accum.tolist())
-    sequence, compares, wrong, skipped, top, top_ulp, total, longest, *worst = _HEAD.unpack_from(raw)
+    sequence, compares, wrong, skipped, top, top_ulp, total, longest, *worst, top_mean = _HEAD.unpack_from(raw)
     batch = kv_indptr.shape[0] - 1
+    mean = float(((gap / unit[:, None]).view(batch, -1).sum(1) / good.view(batch, -1).sum(1).clamp(min=1)).amax())
     if ulp > top_ulp:
         row = int((gap.amax(1) / size).argmax())
         request = row // (gap.shape[0] // batch)
         worst = layer, request, batch, row % (gap.shape[0] // ours.shape[0]), int(kv_indptr.diff()[request])
-    _HEAD.pack_into(raw, 0, sequence + 2, compares + 1, wrong + int(ulp > max_ulp or mean > mean_abs),
+    _HEAD.pack_into(raw, 0, sequence + 2, compares + 1, wrong + int(ulp > max_ulp or mean > mean_ulp),
                     skipped + int((~good).sum()), max(top, float(gap.amax())), max(top_ulp, ulp), total + mean,
-                    max(longest, int(kv_indptr.diff().amax())), *worst)
+                    max(longest, int(kv_indptr.diff().amax())), *worst, max(top_mean, mean))
     at = 128 + 8 * batch
     struct.pack_into("<Q", raw, at, struct.unpack_from("<Q", raw, at)[0] + 1)
     accum.copy_(torch.tensor(list(raw), dtype=torch.uint8))

@@ -9,7 +9,7 @@ import torch
 from torch._ops import registry
 
 _VALUES, _V_DIM, _MAX_BATCH = 4, 512, 512
-_HEAD = struct.Struct("<QQQQdddqiiiiq")
+_HEAD = struct.Struct("<QQQQdddqiiiiqd")
 _SLOTS = struct.Struct("<QQQQ")
 _MOE = struct.Struct("<QQQi")
 _DIGITS = {"bfloat16": 7, "float16": 10, "float32": 23}
@@ -111,41 +111,41 @@ def _more(memory, counter, amount=1):
     struct.pack_into("<Q", memory, at, struct.unpack_from("<Q", memory, at)[0] + amount)
 
 
-def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_abs=0.0005):
+def compare(ours, engines, kv_indptr, layer, accum, workspace, enable=None, max_ulp=4.0, mean_ulp=0.5):
     if enable is not None and not int(enable):
         return
     mine, theirs = ours._values(), engines._values()
     delta, ulp, worst, head = 0.0, 0.0, -1, -1
-    total = 0.0
+    totals = [0.0] * (len(kv_indptr) - 1)
     if mine != theirs:
-        batch = len(kv_indptr) - 1
-        for row in range(len(mine) // _V_DIM):
+        batch, rows = len(kv_indptr) - 1, len(mine) // _V_DIM
+        for row in range(rows):
             want = theirs[row * _V_DIM:(row + 1) * _V_DIM]
             difference = [abs(a - b) for a, b in zip(mine[row * _V_DIM:(row + 1) * _V_DIM], want)]
-            total += sum(difference)
             largest = max(difference)
             magnitude = max(map(abs, want)) or 2.0**-126
             unit = math.ldexp(1.0, max(math.frexp(magnitude)[1] - 1, -126) - _DIGITS[engines.dtype.name])
             delta = max(delta, largest)
+            totals[row * batch // rows] += sum(difference) / unit
             if largest / unit > ulp:
-                rows = len(mine) // _V_DIM
                 ulp, worst, head = largest / unit, row * batch // rows, row % (rows // ours.shape[0])
-    _accumulate(accum, kv_indptr.tolist(), layer, delta, ulp, worst, head, total / len(mine), max_ulp, mean_abs)
+    _accumulate(accum, kv_indptr.tolist(), layer, delta, ulp, worst, head, max(totals) * len(totals) / len(mine),
+                max_ulp, mean_ulp)
 
 
-def _accumulate(accum, bounds, layer, delta, ulp, worst, head, mean, max_ulp, mean_abs):
+def _accumulate(accum, bounds, layer, delta, ulp, worst, head, mean, max_ulp, mean_ulp):
     memory, batch = accum._storage, len(bounds) - 1
-    sequence, compares, mismatches, skipped, max_abs, largest_ulp, sum_mean, longest, *named = _HEAD.unpack_from(memory)
+    sequence, compares, mismatches, skipped, max_abs, largest_ulp, sum_mean, longest, *named, top_mean = _HEAD.unpack_from(memory)
     struct.pack_into("<Q", memory, 0, sequence + 1)
     prefixes = [b - a for a, b in itertools.pairwise(bounds)]
     if ulp > largest_ulp:
         largest_ulp, named = ulp, (layer, worst, batch, head, prefixes[worst])
     longest = max(longest, *prefixes)
-    wrong = ulp > max_ulp or mean > mean_abs
+    wrong = ulp > max_ulp or mean > mean_ulp
     at = 128 + 8 * (batch if batch <= _MAX_BATCH else 0)
     struct.pack_into("<Q", memory, at, struct.unpack_from("<Q", memory, at)[0] + 1)
     _HEAD.pack_into(memory, 0, sequence + 1, compares + 1, mismatches + wrong, skipped, max(max_abs, delta),
-                    largest_ulp, sum_mean + mean, longest, *named)
+                    largest_ulp, sum_mean + mean, longest, *named, max(top_mean, mean))
     struct.pack_into("<Q", memory, 0, sequence + 2)
 
 
