@@ -127,7 +127,42 @@ def test_small_differences_everywhere_are_a_mismatch(device: str) -> None:
     ours.fill_(1.0 + 1 / 128)
     seen = Compared(device).add(ours, engines)
     assert seen["max_ulp"] == 1.0 and seen["mismatches"] == 1
-    assert seen["sum_mean_ulp"] == pytest.approx(1 / 128)
+    assert (seen["sum_mean_ulp"], seen["max_mean_ulp"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("size", [2.0**-40, 1.0, 2.0**20])
+@pytest.mark.parametrize("part, mismatches", [(0.5, 0), (0.75, 1)])
+def test_the_mean_is_of_a_request_and_in_ulp_of_its_rows(device: str, size: float, part: float, mismatches: int) -> None:
+    """The second of two requests is one ULP off in a part of its elements; the first is exact."""
+    ours, engines = outputs(device)
+    engines.fill_(size)
+    ours.fill_(size)
+    ours[3:, :, : int(512 * part)] = size * (1 + 1 / 128)
+    seen = Compared(device).add(ours, engines)
+    assert (seen["max_mean_ulp"], seen["sum_mean_ulp"], seen["mismatches"]) == (part, part, mismatches)
+    assert Compared(device).add(ours, engines, mean_ulp=0.8)["mismatches"] == 0
+
+
+def test_elements_that_are_skipped_are_not_in_the_mean(device: str) -> None:
+    ours, engines = outputs(device)
+    engines.fill_(1.0)
+    ours.fill_(1.0)
+    ours[3:, :, :256] = 1 + 1 / 128
+    engines[:3] = engines[3:, :, 256:] = float("nan")
+    seen = Compared(device).add(ours, engines)
+    assert (seen["max_mean_ulp"], seen["skipped"]) == (1.0, 3 * 8 * 512 + 3 * 8 * 256)
+
+
+def test_many_requests_and_one_of_them_is_off(device: str) -> None:
+    """More than the device's warps, and more tokens each than a warp has threads."""
+    batch, each = 40, 33
+    engines = torch.ones(batch * each, 2, 512, dtype=torch.bfloat16, device=device)
+    ours = engines.clone()
+    ours[37 * each : 38 * each] += 1 / 128
+    compared = Compared(device)
+    compared.kv = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    seen = compared.add(ours, engines)
+    assert (seen["max_mean_ulp"], seen["mismatches"], seen["worst_request"]) == (1.0, 1, 37)
 
 
 def test_nan_of_ours_is_a_mismatch_and_of_the_engine_is_skipped(device: str) -> None:
@@ -137,7 +172,8 @@ def test_nan_of_ours_is_a_mismatch_and_of_the_engine_is_skipped(device: str) -> 
     assert seen["mismatches"] == 0 and seen["skipped"] == 8 * 512
     ours[0, 0, 0] = float("nan")
     seen = Compared(device).add(ours, engines)
-    assert seen["mismatches"] == 1 and math.isinf(seen["max_abs"]) and math.isfinite(seen["sum_mean_ulp"])
+    assert seen["mismatches"] == 1 and math.isinf(seen["max_abs"])
+    assert math.isinf(seen["max_mean_ulp"]) and math.isfinite(seen["sum_mean_ulp"])
 
 
 def test_compare_that_is_off_changes_nothing(device: str) -> None:
@@ -150,5 +186,6 @@ def test_cpu_and_gpu_say_the_same(gpu: str) -> None:
     ours, engines = outputs("cpu")
     ours += torch.randn(ours.shape, generator=torch.Generator().manual_seed(2)).bfloat16() * 0.01
     on_cpu, on_gpu = Compared("cpu").add(ours, engines, layer=4), Compared(gpu).add(ours.cuda(), engines.cuda(), layer=4)
-    assert on_cpu.pop("sum_mean_ulp") == pytest.approx(on_gpu.pop("sum_mean_ulp"), rel=1e-5)
+    for name in ("sum_mean_ulp", "max_mean_ulp"):
+        assert on_cpu.pop(name) == pytest.approx(on_gpu.pop(name), rel=1e-5)
     assert on_cpu == on_gpu

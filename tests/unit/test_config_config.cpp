@@ -160,14 +160,14 @@ TEST(Config, ACommaTooManyIsNamed) {
 
 TEST(Config, TheDocumentGivesTheSameConfigurationAgain) {
   const std::string text = R"({"engine": {"unit": "e.service", "python": "/p",  // mine
-      "health_url": "http://127.0.0.1:1/", "ranks": 3}, "validate": {"mean_abs": 0.00031}})";
+      "health_url": "http://127.0.0.1:1/", "ranks": 3}, "validate": {"mean_ulp": 0.31}})";
   const auto first = parse_config(text, "here");
   ASSERT_TRUE(first) << first.error().what;
   const auto second = parse_config(first->document, "there");
   ASSERT_TRUE(second) << second.error().what;
   EXPECT_EQ(second->document, first->document);
   EXPECT_EQ(second->engine.ranks, 3);
-  EXPECT_EQ(second->validate.mean_abs, 0.00031);
+  EXPECT_EQ(second->validate.mean_ulp, 0.31);
 }
 
 }  // namespace

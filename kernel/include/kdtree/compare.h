@@ -19,6 +19,13 @@
  * either is not finite). Elements where the engine's own value is NaN or Inf (padded requests may
  * hold them) prove nothing and are skipped.
  *
+ * mean_ulp 0.5: two right kernels differ because each rounds P at a maximum of its own. A rounding
+ * of P is off by half an ULP at most and by a quarter in the mean; where one key holds the row and
+ * its values are as large as an exponent allows, nothing averages it out and 0.36 ULP of the output
+ * are left; each further key and each smaller value leaves less (0.04 to 0.13 with random ones).
+ * Rounding the output too moves single elements, not the mean. Both limits fail where a row's
+ * values cancel in all 512 dims: its magnitude then says nothing of what was summed.
+ *
  * The accumulator may lie in device memory or in host memory that the GPU can write (pinned). Start
  * it as all zero bytes. It is a sequence lock for a reader on the host: sequence is odd while it
  * changes; read until it was the same even number before and after.
