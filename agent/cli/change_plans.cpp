@@ -29,6 +29,16 @@ Result<Manifest> whole_release(Context& context, const std::string& release) {
   return manifest;
 }
 
+// The plan; where it restarts the engine with the patch, only if the release fits what the engine
+// will come up on.
+Result<Plan> plan_on_ground(Context& context, const Config& config, Facts& facts,
+                            const Wish& change) {
+  KDTREE_TRY_ASSIGN(auto plan, make_plan(facts, config, change));
+  if (!plan.restarts_engine || change.target.cold) return plan;
+  look_at_ground(context, config, facts);
+  return make_plan(facts, config, change);
+}
+
 }  // namespace
 
 Result<bool> all_armed(Context& context, const Config& config, const std::string& release) {
@@ -92,7 +102,7 @@ Result<Plan> plan_rollback(Context& context, const Config& config) {
     KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, config, target->release));
     change.restart = !armed;
   }
-  KDTREE_TRY_ASSIGN(auto plan, make_plan(facts, config, change));
+  KDTREE_TRY_ASSIGN(auto plan, plan_on_ground(context, config, facts, change));
   if (unproven)
     plan.notes.emplace_back(
         "back to mode on by way of validate: kdtreectl mode on, once the verdict is clean");
@@ -118,7 +128,7 @@ Result<Plan> plan_mode(Context& context, const Config& config, Mode mode, bool c
     KDTREE_TRY_ASSIGN(const bool armed, all_armed(context, config, state.current.release));
     change.restart = !armed;
   }
-  return make_plan(facts, config, change);
+  return plan_on_ground(context, config, facts, change);
 }
 
 }  // namespace kdtree

@@ -9,6 +9,7 @@
 #include "agent/metrics/listen.h"
 #include "agent/metrics/web_config.h"
 #include "agent/plan/plan.h"
+#include "agent/plan/plan_checks.h"
 #include "agent/plan/transaction.h"
 
 namespace kdtree {
@@ -64,14 +65,9 @@ void check_release(Context& context, const Config& config, const Facts& facts, C
               "it ran on " + manifest->selftest_device + ", kernel.device is " +
                   std::string(to_string(config.kernel.device)),
               "kdtreectl deploy; until then mode on is refused");
-  if (facts.engine && facts.engine->fingerprint != manifest->engine_fingerprint)
-    list.bad("engine",
-             "it is not the one that the release was made for (" + manifest->engine_version + ")",
-             "kdtreectl deploy");
-  if (facts.engine && facts.engine->torch != manifest->torch)
-    list.bad("torch",
-             facts.engine->torch + " is installed, the release was built for " + manifest->torch,
-             "kdtreectl deploy");
+  for (const auto& difference : not_made_for(*manifest, ground_of(facts)))
+    list.bad("release", difference + "; the patch stands aside from the engine's next start on",
+             kUpgrade);
 }
 
 void check_drift(Context& context, const Config& config, const Facts& facts, CheckList& list) {

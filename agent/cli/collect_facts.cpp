@@ -89,16 +89,7 @@ Result<std::string> nvcc_version(const std::string& path, const std::optional<Ru
 }
 
 Status collect_for_building(Context& context, const Config& config, Facts& facts) {
-  auto engine = probe_engine(config, facts.unit.state,
-                             context.root(fs::path(paths::kShare) / "sitecustomize"));
-  if (engine)
-    facts.engine = std::move(*engine);
-  else
-    facts.engine_error = engine.error().what;
-  if (auto gpus = list_gpus())
-    facts.gpus = std::move(gpus->gpus);
-  else
-    facts.gpu_error = gpus.error().what;
+  look_at_ground(context, config, facts);
   auto user = engine_user(config, facts.unit.state);
   if (!user) facts.user_error = user.error().what;
   auto nvcc =
@@ -113,6 +104,22 @@ Status collect_for_building(Context& context, const Config& config, Facts& facts
 }
 
 }  // namespace
+
+void look_at_ground(Context& context, const Config& config, Facts& facts) {
+  auto engine = probe_engine(config, facts.unit.state,
+                             context.root(fs::path(paths::kShare) / "sitecustomize"));
+  if (engine)
+    facts.engine = std::move(*engine);
+  else
+    facts.engine_error = engine.error().what;
+  auto gpus = list_gpus();
+  if (!gpus) {
+    facts.gpu_error = gpus.error().what;
+    return;
+  }
+  facts.gpus = std::move(gpus->gpus);
+  facts.driver = std::move(gpus->driver);
+}
 
 NvccSearch find_nvcc(const Config& config, const std::string& site,
                      const std::optional<RunAs>& user) {

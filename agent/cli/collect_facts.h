@@ -21,6 +21,9 @@ enum class FactsDepth {
 // What is merely missing (no GPU, no nvcc, a probe that failed) is said inside the facts.
 Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth depth);
 
+// What a release depends on: the engine's probe, GPUs and driver, which `switching` leaves out.
+void look_at_ground(Context& context, const Config& config, Facts& facts);
+
 // Where nvcc was looked for, and the first that was found and answers. The order: kernel.cuda_home,
 // CUDA_HOME, PATH, /usr/local/cuda, the engine's site-packages (`site`, "" = unknown). `user`: who
 // asks each for its version.

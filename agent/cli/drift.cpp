@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "agent/cli/live_process.h"
 #include "agent/gate/unit_journal.h"
@@ -135,14 +136,24 @@ std::string rank_drift(const RankView& view, const DriftFacts& facts) {
   if (library != facts.release->files.end() && !stats.library_sha256.empty() &&
       stats.library_sha256 != library->second)
     return "has loaded another kernel library than that of its release";
-  if (!stats.engine_fingerprint.empty() &&
-      stats.engine_fingerprint != facts.release->engine_fingerprint)
-    return "runs another engine (" + stats.engine_version + ") than the release was made for (" +
-           facts.release->engine_version + ")";
-  if (!stats.torch_version.empty() && stats.torch_version != facts.release->torch)
-    return "runs torch " + stats.torch_version + ", the release was built for " +
-           facts.release->torch;
   return {};
+}
+
+// A line for each thing that an engine process runs on and the release was not made for.
+void compare_engine(const DriftFacts& facts, Lines& lines) {
+  if (!facts.release) return;
+  std::set<std::string> found;
+  const auto look = [&](const RankStats& stats) {
+    for (auto& difference : not_made_for(
+             *facts.release,
+             {stats.engine_version, stats.engine_fingerprint, stats.torch_version, "", ""}))
+      found.insert(std::move(difference));
+  };
+  for (const auto& view : facts.ranks.ranks)
+    if (view.stats) look(*view.stats);
+  for (const auto& other : facts.ranks.others) look(other);
+  for (const auto& difference : found)
+    lines.push_back({"engine", "it runs " + difference, kUpgrade});
 }
 
 void compare_ranks(const DriftFacts& facts, Lines& lines) {
@@ -180,6 +191,7 @@ std::vector<DriftLine> find_drift(const Root& root, const DriftFacts& facts) {
   compare_environment(root, facts, lines);
   compare_control(facts, lines);
   if (facts.state.current.cold) return lines;
+  compare_engine(facts, lines);
   compare_ranks(facts, lines);
   if (!facts.live) return lines;
   for (const auto& view : facts.ranks.ranks)

@@ -16,11 +16,15 @@ namespace kdtree {
 
 // One thing that is not as kdtreectl left it.
 struct DriftLine {
-  std::string kind;  // "file", "link", "unit", "environment", "reload", "control", "rank", "trial",
-                     // "cut-off"
+  std::string kind;  // "file", "link", "unit", "environment", "reload", "control", "rank",
+                     // "engine", "process", "trial", "cut-off"
   std::string text;  // one line, names the thing
   std::string next;  // what to do; "" = the text says it
 };
+
+// What leads on where the host is not what the release was made for.
+inline constexpr const char* kUpgrade =
+    "kdtreectl deploy; /usr/share/kdtree/runbooks/upgrade.md says how";
 
 struct DriftFacts {
   State state;

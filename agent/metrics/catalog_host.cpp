@@ -57,8 +57,10 @@ constexpr MetricSpec kCatalog[] = {
      "kdtree_trial == 1"},
     {Metric::drift, "kdtree_drift", gauge, "1", kKind,
      "1 if what runs is not what is meant: kind mode (a rank is armed in another mode than the "
-     "control file's), release (a rank runs another release than the current one), ranks (fewer or "
-     "more armed ranks than the configuration names).",
+     "control file's), release (a rank runs another release than the current one), engine (a "
+     "process "
+     "runs another engine or torch than the current release was made for), ranks (fewer or more "
+     "armed ranks than the configuration names).",
      "one of the two sides is unknown, or no rank lives", kNoCost, "kdtree_drift == 1"},
     {Metric::agent_build_info, "kdtree_agent_build_info", gauge, "1", kVersion,
      "The agent's version; the value is 1.", kNever, kNoCost, "kdtree_agent_build_info"},

@@ -23,6 +23,21 @@ std::optional<Mode> meant_mode(const HostView& view) {
   return common;
 }
 
+// Of all processes: one that stands aside may not have a rank yet.
+void add_engine_drift(Exposition& out, const HostView& view) {
+  if (!view.stats || view.made_for_engine.empty()) return;
+  const auto other = [](const std::string& now, const std::string& then) {
+    return !now.empty() && !then.empty() && now != then;
+  };
+  std::optional<bool> differs;
+  for (const StatsFile& file : view.stats->files)
+    if (file.stats)
+      differs = differs.value_or(false) ||
+                other(file.stats->engine_fingerprint, view.made_for_engine) ||
+                other(file.stats->torch_version, view.made_for_torch);
+  if (differs) out.add(Metric::drift, {"engine"}, *differs ? 1 : 0);
+}
+
 void add_drift(Exposition& out, const HostView& view) {
   const auto ranks = living_ranks(view);
   if (ranks.empty()) return;
@@ -55,6 +70,7 @@ void add_host_metrics(Exposition& out, const HostView& view) {
     out.add(Metric::control_generation, static_cast<double>(view.control->generation));
   if (!view.current_release.empty()) out.add(Metric::release_info, {view.current_release}, 1);
   if (view.trial) out.add(Metric::trial, *view.trial ? 1 : 0);
+  add_engine_drift(out, view);
   add_drift(out, view);
 }
 

@@ -34,6 +34,21 @@ void read_current(const Root& root, HostView& view) {
   }
 }
 
+// What the current release was made for; a manifest that says nothing is kdtreectl's to judge.
+void read_made_for(const Root& root, HostView& view) {
+  if (view.current_release.empty()) return;
+  const auto text = read_file(root(paths::kReleases) / view.current_release / "manifest.json");
+  if (!text) return;
+  const auto manifest = nlohmann::json::parse(*text, nullptr, false);
+  if (!manifest.is_object()) return;
+  const auto said = [&manifest](const char* name) {
+    const auto at = manifest.find(name);
+    return at != manifest.end() && at->is_string() ? at->get<std::string>() : std::string();
+  };
+  view.made_for_engine = said("engine_fingerprint");
+  view.made_for_torch = said("torch");
+}
+
 // One flag of kdtreectl's state.json; the rest of it is kdtreectl's own.
 void read_trial(const Root& root, HostView& view) {
   const auto path = root(paths::kState) / "state.json";
@@ -63,6 +78,7 @@ HostView read_host_view(const Root& root, const std::filesystem::path& stats_dir
     view.problems.push_back(control.error().what);
   }
   read_current(root, view);
+  read_made_for(root, view);
   read_trial(root, view);
   if (auto stats = read_stats_dir(root, stats_dir, RoutingTables::of_lowest_rank))
     view.stats = std::move(*stats);

@@ -22,6 +22,8 @@ struct HostView {
   std::optional<Config> config;  // nullopt: there is none, or it can't be used
   std::optional<Control> control;
   std::string current_release;        // "" = none
+  std::string made_for_engine;        // fingerprint in that release's manifest; "" = unknown
+  std::string made_for_torch;         // the same
   std::optional<bool> trial;          // a change is not confirmed yet; nullopt: not known
   std::vector<std::string> problems;  // one line each, for the log
 };

@@ -126,6 +126,7 @@ Result<BuildInputs> build_inputs(const Facts& facts, const Config& config, bool 
     KDTREE_TRY_ASSIGN(inputs.archs, choose_archs(facts, config));
     KDTREE_TRY(check_nvcc(facts));
     inputs.nvcc = facts.nvcc;
+    inputs.driver = facts.driver;
   }
   KDTREE_TRY(check_space(facts, config));
   return inputs;
@@ -140,7 +141,8 @@ std::string release_id(const BuildInputs& inputs) {
                                            {"python", inputs.python},
                                            {"python_version", inputs.engine.python},
                                            {"torch", inputs.engine.torch},
-                                           {"engine", inputs.engine.fingerprint}};
+                                           {"engine", inputs.engine.fingerprint},
+                                           {"driver", inputs.driver}};
   return std::string(KDTREE_VERSION) + "-" + sha256_hex(identity.dump()).substr(0, 12);
 }
 
@@ -158,6 +160,8 @@ Manifest expected_manifest(const BuildInputs& inputs) {
   manifest.engine = inputs.engine.name;
   manifest.engine_version = inputs.engine.version;
   manifest.engine_fingerprint = inputs.engine.fingerprint;
+  manifest.engine_accepted = !inputs.engine.known;
+  manifest.driver = inputs.driver;
   return manifest;
 }
 

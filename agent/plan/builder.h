@@ -28,6 +28,7 @@ struct BuildInputs {
   std::optional<NvccFacts> nvcc;
   std::string python;
   EngineFacts engine;
+  std::string driver;  // "" with device cpu, or unknown
 };
 
 // Pure. Errors: refused, each with the next step: engine unknown and not accepted

@@ -69,6 +69,7 @@ struct Facts {
   std::string engine_error;
   std::string user_error;  // why the engine's user is none of this host's; "" = it is one
   std::vector<GpuFacts> gpus;
+  std::string driver;     // "" = unknown
   std::string gpu_error;  // why `gpus` is empty, if it is
   std::optional<NvccFacts> nvcc;
   std::vector<std::string> nvcc_searched;  // where it was looked for

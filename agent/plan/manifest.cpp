@@ -11,6 +11,22 @@ namespace kdtree {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+namespace {
+
+// "sglang 0.5.17 (fingerprint d4e8f1c69a92f4da)"
+std::string named(const std::string& engine, const std::string& version,
+                  const std::string& fingerprint) {
+  return engine + (engine.empty() ? "" : " ") + version + " (fingerprint " +
+         fingerprint.substr(0, 16) + ")";
+}
+
+// "3.11" of "3.11.2"
+std::string minor_of(const std::string& version) {
+  return version.substr(0, version.find('.', version.find('.') + 1));
+}
+
+}  // namespace
+
 ordered_json to_json(const Manifest& m) {
   return {{"format", kManifestFormat},
           {"release", m.release},
@@ -26,9 +42,29 @@ ordered_json to_json(const Manifest& m) {
           {"engine", m.engine},
           {"engine_version", m.engine_version},
           {"engine_fingerprint", m.engine_fingerprint},
+          {"engine_accepted", m.engine_accepted},
+          {"driver", m.driver},
           {"selftest_device", m.selftest_device},
           {"selftest_cases", m.selftest_cases},
           {"files", m.files}};
+}
+
+std::vector<std::string> not_made_for(const Manifest& manifest, const Ground& ground) {
+  std::vector<std::string> lines;
+  const auto differ = [&lines](const std::string& what, const std::string& now,
+                               const std::string& then) {
+    if (!now.empty() && !then.empty() && now != then)
+      lines.push_back(what + " " + now + ", the release was made for " + then);
+  };
+  if (!ground.engine_fingerprint.empty() &&
+      ground.engine_fingerprint != manifest.engine_fingerprint)
+    lines.push_back(named(manifest.engine, ground.engine_version, ground.engine_fingerprint) +
+                    ", the release was made for " +
+                    named("", manifest.engine_version, manifest.engine_fingerprint));
+  differ("torch", ground.torch, manifest.torch);
+  differ("Python", minor_of(ground.python_version), minor_of(manifest.python_version));
+  differ("driver", ground.driver, manifest.driver);
+  return lines;
 }
 
 Result<Manifest> parse_manifest(std::string_view text, const std::string& where) {
@@ -51,6 +87,8 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& where)
     value.at("engine").get_to(m.engine);
     value.at("engine_version").get_to(m.engine_version);
     value.at("engine_fingerprint").get_to(m.engine_fingerprint);
+    m.engine_accepted = value.value("engine_accepted", false);
+    m.driver = value.value("driver", "");
     value.at("selftest_device").get_to(m.selftest_device);
     value.at("selftest_cases").get_to(m.selftest_cases);
     value.at("files").get_to(m.files);

@@ -31,6 +31,8 @@ struct Manifest {
   std::string engine;              // "sglang"
   std::string engine_version;      // "0.5.17"
   std::string engine_fingerprint;  // of the engine at deploy
+  bool engine_accepted = false;    // kdtree was not tested with it, the operator accepted it
+  std::string driver;              // of the GPUs at deploy; "" with device cpu, or unknown
   std::string selftest_device;     // "cpu" or the GPU's name: where the kernel was proven
   int selftest_cases = 0;
   std::map<std::string, std::string>
@@ -38,6 +40,20 @@ struct Manifest {
 };
 
 nlohmann::ordered_json to_json(const Manifest& manifest);
+
+// What a release depends on and finds on the host; "" = unknown.
+struct Ground {
+  std::string engine_version;
+  std::string engine_fingerprint;
+  std::string torch;
+  std::string python_version;
+  std::string driver;
+};
+
+// Each thing that is known on both sides and is not what the release was made for: "driver 590.1,
+// the release was made for 580.2". Of Python major and minor version count. A worker of the engine
+// decides in the same way (kdtree_patch/release.py) and stands aside. Empty = none.
+std::vector<std::string> not_made_for(const Manifest& manifest, const Ground& ground);
 
 // Errors: refused; a newer format says that a newer kdtreectl is needed.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& where);

@@ -42,10 +42,6 @@ Status check_unit(const Facts& facts, const Config& config) {
   return {};
 }
 
-std::string public_version(const std::string& version) {
-  return version.substr(0, version.find('+'));
-}
-
 // Never doubled: what patches the engine besides us has to go first.
 Status check_hand_made(const Facts& facts) {
   for (const auto& each : facts.hand_made)
@@ -60,13 +56,15 @@ Status check_engine(const Facts& facts, const Wish& wish) {
     return fail(ExitCode::refused, "the engine can't be looked at: " + facts.engine_error,
                 "check engine.python in " + std::string(paths::kConfig));
   }
-  const EngineFacts& engine = *facts.engine;
-  if (public_version(manifest.torch) != public_version(engine.torch))
-    return fail(ExitCode::refused,
-                "release " + manifest.release + " was built for torch " + manifest.torch +
-                    ", the engine has " + (engine.torch.empty() ? "none" : engine.torch),
-                "kdtreectl deploy builds one for it");
-  return {};
+  const auto ground = ground_of(facts);
+  if (ground.torch.empty())
+    return fail(ExitCode::refused, "the engine's Python has no torch",
+                "name the Python that runs the engine as engine.python");
+  const auto differences = not_made_for(manifest, ground);
+  if (differences.empty()) return {};
+  return fail(ExitCode::refused,
+              "release " + manifest.release + " does not fit this host: " + differences.front(),
+              "kdtreectl deploy makes one that does");
 }
 
 Status check_archs(const Facts& facts, const Config& config) {
@@ -145,8 +143,20 @@ Status check_target(const Facts& facts, const Config& config, const Wish& wish) 
     return fail(ExitCode::refused, "release " + wish.target.release + " is not there or damaged",
                 "kdtreectl deploy makes it again");
   KDTREE_TRY(check_hand_made(facts));
+  if (wish.target.cold) return {};
   KDTREE_TRY(check_engine(facts, wish));
   return check_archs(facts, config);
+}
+
+Ground ground_of(const Facts& facts) {
+  Ground ground;
+  ground.driver = facts.driver;
+  if (!facts.engine) return ground;
+  ground.engine_version = facts.engine->version;
+  ground.engine_fingerprint = facts.engine->fingerprint;
+  ground.torch = facts.engine->torch;
+  ground.python_version = facts.engine->python;
+  return ground;
 }
 
 }  // namespace kdtree

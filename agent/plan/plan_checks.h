@@ -9,4 +9,7 @@ namespace kdtree {
 // Errors: refused, each with what to do.
 Status check_target(const Facts& facts, const Config& config, const Wish& wish);
 
+// What of the host a release depends on, as far as `facts` know it.
+Ground ground_of(const Facts& facts);
+
 }  // namespace kdtree

@@ -6,30 +6,17 @@ import sys
 
 from .compare import Accumulator, SlotCounts
 from .env import Settings
-from .release import KernelError, check_files, check_modules, digest_of, read_manifest
-
-
-def _public(version: str) -> str:
-    return version.split("+", 1)[0]
+from .release import KernelError, check_files, check_modules, digest_of
 
 
 class Kernel:
-    """The loaded op. release_id, torch_version, library_sha256: what runs; accumulator, slot_counts: what was found.
+    """The loaded op of the release that `manifest` is of. library_sha256: what runs; accumulator, slot_counts: what was
+    found.
 
     Errors: KernelError from the constructor. The methods raise what the op raises."""
 
-    def __init__(self, settings: Settings):
-        library = settings.library
-        manifest = read_manifest(library)
-        self.release_id: str = manifest["release"]
-        torch = sys.modules.get("torch")
-        if torch is None:
-            raise KernelError("torch is not loaded in this process")
-        self.torch_version = str(torch.__version__)
-        built_for = str(manifest.get("torch", ""))
-        if _public(built_for) != _public(self.torch_version):
-            raise KernelError(f"built for torch {built_for or 'unknown'}, the engine runs {self.torch_version}: "
-                              "deploy again")
+    def __init__(self, settings: Settings, manifest: dict[str, object]):
+        library, torch = settings.library, sys.modules["torch"]
         self.library_sha256 = digest_of(library)
         check_files(manifest, library)
         try:

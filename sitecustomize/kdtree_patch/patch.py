@@ -18,6 +18,7 @@ from .counters import Counters
 from .env import Settings, SettingsError, environment_digest, read_settings, stats_dir
 from .fingerprint import Engine, examine, find_package
 from .rank import Ranks, device_facts, read_ranks
+from .release import KernelError, check_made_for, read_manifest
 from .report import report
 from .stats import StatsWriter
 
@@ -44,6 +45,7 @@ class Patch:
         self.kernel = None  # kernel.Kernel once armed
         self.moe = None  # moe.Observer once its module was patched
         self.graphs = None  # graphs.Graphs once armed
+        self.release_id = self.torch_version = ""  # once arming has begun
         self.sort_state = -1
         self._reason = _NOT_ARMED
         self._control_reason = ""
@@ -127,9 +129,16 @@ class Patch:
         from .graphs import Graphs
         from .kernel import Kernel
 
-        self.kernel = Kernel(self.settings)
-        self.graphs = Graphs(self, self.kernel)
         self.learn(model_runner)
+        manifest = read_manifest(self.settings.library)
+        self.release_id = manifest["release"]
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise KernelError("torch is not loaded in this process")
+        self.torch_version = str(torch.__version__)
+        check_made_for(manifest, self.engine, self.torch_version)
+        self.kernel = Kernel(self.settings, manifest)
+        self.graphs = Graphs(self, self.kernel)
         self.set_mode(self.settings.mode)
         self._follow()
         self._reason = ""
@@ -182,9 +191,9 @@ class Patch:
             return
         if control is None:
             return
-        release = self.kernel.release_id if self.kernel else ""
-        if control.release_id not in ("", release):
-            self._control_reason = f"control file: for release {control.release_id}, this is {release or 'unknown'}"
+        if control.release_id not in ("", self.release_id):
+            self._control_reason = (f"control file: for release {control.release_id}, this is "
+                                    f"{self.release_id or 'unknown'}")
             return
         with self._lock:  # never over a refusal
             if self.state != f.REFUSED:

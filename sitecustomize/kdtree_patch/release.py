@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release that this process runs from, and whether it is what its manifest lists."""
+"""The release that this process runs from: whether it is what its manifest lists, and was made for what it meets here."""
 import hashlib
 import json
 import os
+import platform
+import re
 import sys
 
+DRIVER_FILE = "/proc/driver/nvidia/version"
 _PACKAGES = ("kdtree_patch", "kdtree_kernel")
 
 
@@ -37,6 +40,39 @@ def digest_of(path: str) -> str:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError as error:
         raise KernelError(f"release file {path}: {error.strerror}") from error
+
+
+def driver_version(path: str = "") -> str:
+    """Version of the loaded NVIDIA driver, from its own file (no CUDA call); "" = unknown."""
+    try:
+        with open(path or DRIVER_FILE, encoding="utf-8", errors="replace") as file:
+            found = re.search(r"(?<![\w.])\d+\.\d+(?:\.\d+)?(?![\w.])", file.readline())
+    except OSError:
+        return ""
+    return found.group() if found else ""
+
+
+def _minor(python: str) -> str:
+    return ".".join(python.split(".")[:2])
+
+
+def check_made_for(manifest: dict[str, object], engine: object, torch: str) -> None:
+    """The engine (a fingerprint.Engine), torch, Python (its minor version) and driver are those of the manifest; a driver
+    that isn't known on both sides isn't compared. Errors: KernelError."""
+    said = {name: str(manifest.get(name) or "") for name in (
+        "engine_version", "engine_fingerprint", "torch", "python_version", "driver")}
+    if said["engine_fingerprint"] != engine.fingerprint:
+        raise KernelError(
+            f"made for engine {said['engine_version'] or 'unknown'} (fingerprint {said['engine_fingerprint'][:16]}), this is "
+            f"{engine.version} ({engine.fingerprint[:16]}): deploy again")
+    if said["torch"] != torch:
+        raise KernelError(f"built for torch {said['torch'] or 'unknown'}, the engine runs {torch}: deploy again")
+    if _minor(said["python_version"]) != _minor(platform.python_version()):
+        raise KernelError(f"made for Python {said['python_version'] or 'unknown'}, the engine runs "
+                          f"{platform.python_version()}: deploy again")
+    driver = driver_version()
+    if said["driver"] and driver and said["driver"] != driver:
+        raise KernelError(f"made for driver {said['driver']}, this host runs {driver}: deploy again")
 
 
 def check_files(manifest: dict[str, object], library: str) -> None:

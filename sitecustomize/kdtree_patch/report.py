@@ -15,12 +15,12 @@ def report(patch: object) -> tuple[dict[str, object], Batches, list[Section]]:
         "calls_kernel": c.calls_kernel, "calls_engine": c.calls_engine, "handed_back": list(c.handed_back)}
     if patch.settings is not None:
         values["start_mode"] = patch.settings.mode
+    values.update(release_id=patch.release_id, torch_version=patch.torch_version)
     if patch.engine is not None:
         values.update(engine_version=patch.engine.version, engine_fingerprint=patch.engine.fingerprint)
     calls, compares = dict(c.batches), {}
     if patch.kernel is not None:
-        values.update(release_id=patch.kernel.release_id, torch_version=patch.kernel.torch_version,
-                      library_sha256=patch.kernel.library_sha256)
+        values["library_sha256"] = patch.kernel.library_sha256
         compared, compares = patch.kernel.accumulator.values()
         values.update(compared, **patch.kernel.slot_counts.values())
     if patch.graphs is not None:

@@ -151,8 +151,9 @@ def wrap_init(original: Callable, patch: Patch) -> Callable:
     def init(self, model_runner, *args, **kwargs):  # noqa: ANN001
         result = original(self, model_runner, *args, **kwargs)
         try:
-            if not getattr(model_runner, "is_draft_worker", False) and patch.ready(model_runner):
-                patch.learn(model_runner)
+            if not getattr(model_runner, "is_draft_worker", False):
+                patch.ready(model_runner)
+                patch.learn(model_runner)  # where it stands aside too: whose file says so
         except Exception as error:
             patch.failed(error)
         return result

@@ -25,8 +25,7 @@ def light_kernel(tmp_path_factory) -> Path:
 @pytest.fixture
 def light_release(tmp_path, light_kernel) -> Release:
     """A release for the light engine, which is accepted."""
-    facts = probe(str(LIGHT_PYTHON))
-    return Release(tmp_path / "kdtree", light_kernel, facts["torch"], facts["fingerprint"])
+    return Release(tmp_path / "kdtree", light_kernel, probe(str(LIGHT_PYTHON)))
 
 
 def _real_kernel(tmp: Path) -> Path:
@@ -56,4 +55,4 @@ def heavy_release(tmp_path_factory) -> Release:
     root = tmp_path_factory.mktemp("heavy")
     facts = probe(sys.executable)
     assert facts["known"], facts["differences"]
-    return Release(root / "kdtree", _real_kernel(root), facts["torch"])
+    return Release(root / "kdtree", _real_kernel(root), facts)

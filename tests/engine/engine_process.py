@@ -46,9 +46,9 @@ def free_port() -> int:
 class Release:
     """A release folder as deploy makes it, for engines run without a host: kernel library, patch, manifest."""
 
-    def __init__(self, root: Path, installed_kernel: Path, torch_version: str, fingerprint: str = ""):
-        """installed_kernel -- prefix with lib/ and python/kdtree_kernel; fingerprint -- an accepted engine's, or ""."""
-        self.root, self._accepted = root, fingerprint
+    def __init__(self, root: Path, installed_kernel: Path, engine: dict[str, object]):
+        """installed_kernel -- prefix with lib/ and python/kdtree_kernel; engine -- its probe()'s facts, accepted."""
+        self.root, self._accepted = root, str(engine["fingerprint"])
         self.stats, self.control = root / "stats", root / "control"
         self.stats.mkdir(parents=True)
         self.folder = root / "releases" / "r1"
@@ -60,7 +60,9 @@ class Release:
         self.library = self.folder / "lib" / "libkdtree_torch.so"
         digest = hashlib.sha256(self.library.read_bytes()).hexdigest()
         (self.folder / "manifest.json").write_text(json.dumps(
-            {"release": "r1", "torch": torch_version, "files": {"lib/libkdtree_torch.so": digest}}))
+            {"release": "r1", "torch": engine["torch"], "python_version": engine["python"],
+             "engine_version": engine["version"], "engine_fingerprint": engine["fingerprint"],
+             "files": {"lib/libkdtree_torch.so": digest}}))
         self._generation = 0
 
     def environ(self, mode: str) -> dict[str, str]:

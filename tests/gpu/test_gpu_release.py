@@ -70,8 +70,7 @@ def light_release(tmp_path_factory):
                     ["cmake", "--build", folder / "b"],
                     ["cmake", "--install", folder / "b", "--prefix", folder / "installed"]):
         subprocess.run(list(map(str, command)), check=True, capture_output=True)
-    found = engine_process.probe(str(engine_process.LIGHT_PYTHON))
-    return engine_process.Release(folder / "host", folder / "installed", found["torch"], found["fingerprint"])
+    return engine_process.Release(folder / "host", folder / "installed", engine_process.probe(str(engine_process.LIGHT_PYTHON)))
 
 
 def test_switch_and_load_on_both_ranks_of_the_light_engine(light_release, tmp_path):

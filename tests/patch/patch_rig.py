@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,8 @@ class Rig:
             folder.mkdir(parents=True)
         self.library.write_bytes(self.library_bytes)
         (self.python / "kdtree_kernel").symlink_to(self.kernel_package)
-        self.manifest = {"release": "r1", "torch": self.torch_version(),
+        self.manifest = {"release": "r1", "torch": self.torch_version(), "python_version": self.python_version(),
+                         "engine_version": self.engine().version, "engine_fingerprint": self.engine().fingerprint,
                          "files": {"lib/libkdtree_torch.so": hashlib.sha256(self.library_bytes).hexdigest()}}
         self.write_manifest()
 
@@ -42,6 +44,15 @@ class Rig:
     def torch_version() -> str:
         from kdtree_patch.probe import torch_version
         return torch_version()
+
+    @staticmethod
+    def python_version() -> str:
+        return platform.python_version()
+
+    @staticmethod
+    def engine() -> object:
+        """The engine that the release is made for."""
+        return installed_engine()
 
     def write_manifest(self, **changes: object) -> None:
         self.manifest.update(changes)
@@ -95,9 +106,23 @@ class LightRig(Rig):
     def torch_version() -> str:
         return "2.11.0+light"
 
+    @staticmethod
+    def python_version() -> str:
+        return "3.11.2"
+
+    @staticmethod
+    def engine() -> object:
+        return light_engine()
+
     def environ(self, **changes: str | None) -> dict[str, str]:
         """Accepts the light engine, whose fingerprint is no release's."""
         return super().environ(**{"KDTREE_ACCEPT_ENGINE": light_engine().fingerprint, **changes})
+
+
+@functools.lru_cache(maxsize=1)
+def installed_engine() -> object:
+    from kdtree_patch.fingerprint import examine, find_package
+    return examine(find_package())
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ import pytest
 
 from patch_rig import HERE, PREAMBLE, SHOW, Rig, ask
 from kdtree_patch import stats_format as f
-from kdtree_patch.fingerprint import examine
+from kdtree_patch.fingerprint import examine, known_engines
 
 sys.path.insert(0, str(HERE.parent / "contract"))
 from engine_sources import INSTALLED, VERSIONS, folder  # noqa: E402
@@ -66,7 +66,9 @@ facts["patched"] = [found["patch_state"], found["reason"]]
 def answer(version: str, rig: Rig) -> dict:
     package = folder(version)
     path = f"{package.parent}:{rig.environ()['PYTHONPATH']}"
-    return ask(rig, CODE + SHOW, PYTHONPATH=path, KDTREE_ACCEPT_ENGINE=examine(str(package)).fingerprint,
+    engine = examine(str(package))
+    rig.write_manifest(engine_version=engine.version, engine_fingerprint=engine.fingerprint)
+    return ask(rig, CODE + SHOW, PYTHONPATH=path, KDTREE_ACCEPT_ENGINE=engine.fingerprint,
                HF_HUB_OFFLINE="1", SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK="1", TORCHDYNAMO_DISABLE="1", OMP_NUM_THREADS="1")
 
 
@@ -115,3 +117,27 @@ def test_its_router_is_observed(engine: tuple[str, dict]) -> None:
     facts = engine[1]
     assert facts["ids"] == [[0, 1]] * 3
     assert facts["routed"] == [8, 1, [[6, 6, 0, 0, 0, 0, 0, 0]] * 2]
+
+
+ARM = """
+import json, sys, types
+sys.modules["torch"] = types.SimpleNamespace(__version__={torch!r})  # as far as arming looks before it loads the op
+from kdtree_patch.patch import PATCH
+PATCH.ready()
+print(json.dumps([PATCH.state, PATCH.reason, PATCH.engine.known]))
+"""
+
+
+@pytest.mark.parametrize("version", [known["version"] for known in known_engines()])
+def test_a_known_release_is_taken_where_the_manifest_names_it_alone(tmp_path, version: str) -> None:
+    """An upgrade in place: the engine is known, but kdtree's release was made for another one."""
+    rig, engine = Rig(tmp_path), examine(str(folder(version)))
+    others = [known for known in known_engines() if known["fingerprint"] != engine.fingerprint]
+    assert others
+    for other in others:
+        rig.write_manifest(engine_version=other["version"], engine_fingerprint=other["fingerprint"])
+        assert rig.json(ARM.format(torch=rig.torch_version()), path=str(folder(version).parent)) == [
+            f.REFUSED, f"made for engine {other['version']} (fingerprint {other['fingerprint'][:16]}), this is {version} "
+            f"({engine.fingerprint[:16]}): deploy again", True]
+    rig.write_manifest(engine_version=version, engine_fingerprint=engine.fingerprint)
+    assert "can't be loaded" in rig.json(ARM.format(torch=rig.torch_version()), path=str(folder(version).parent))[1]

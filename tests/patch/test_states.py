@@ -87,10 +87,53 @@ def test_no_kernel_package(light: LightRig) -> None:
     refused(light, "No module named 'kdtree_kernel'", KDTREE_VERIFY="on")
 
 
-@pytest.mark.parametrize("version", ["2.13.0", "2.11.1+light", ""])
+@pytest.mark.parametrize("version", ["2.13.0", "2.11.1+light", "2.11.0", ""])
 def test_another_torch(light: LightRig, version: str) -> None:
     light.write_manifest(torch=version)
     refused(light, f"built for torch {version or 'unknown'}, the engine runs 2.11.0+light", KDTREE_VERIFY="on")
+
+
+def test_another_engine_than_the_release_was_made_for(light: LightRig) -> None:
+    """An accepted one (as a known one would be), put in the place of that of the deploy while the release stays."""
+    light.write_manifest(engine_version="0.5.16", engine_fingerprint="5" * 64)
+    found = refused(light, f"made for engine 0.5.16 (fingerprint {'5' * 16}), this is 0.5.17+light "
+                    f"({light_engine().fingerprint[:16]}): deploy again", KDTREE_VERIFY="on")
+    assert (found["tp_rank"], found["release_id"], found["torch_version"]) == (0, "r1", "2.11.0+light"), "whose it is"
+
+
+def test_a_manifest_without_an_engine_fits_none(light: LightRig) -> None:
+    del light.manifest["engine_fingerprint"]
+    light.write_manifest()
+    refused(light, "made for engine 0.5.17+light (fingerprint ), this is", KDTREE_VERIFY="on")
+
+
+@pytest.mark.parametrize("version, fits", [("3.11.9", True), ("3.12.2", False), ("", False)])
+def test_another_python(light: LightRig, version: str, fits: bool) -> None:
+    light.write_manifest(python_version=version)
+    if fits:
+        assert serve(light, KDTREE_VERIFY="on")[0]["patch_state"] == f.ACTIVE
+    else:
+        refused(light, f"made for Python {version or 'unknown'}, the engine runs 3.11", KDTREE_VERIFY="on")
+
+
+NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U22-I3)  Tue Jul 2\n"
+
+
+@pytest.mark.parametrize("made_for, file, fits", [
+    ("580.159.04", NVRM.format("580.159.04"), True), ("580.159.04", NVRM.format("590.44.01"), False),
+    ("570.86", NVRM.format("580.82"), False), ("", NVRM.format("590.44.01"), True), ("580.159.04", None, True),
+    ("580.159.04", "something else\n", True)])
+def test_another_driver(light: LightRig, tmp_path: Path, made_for: str, file: str | None, fits: bool) -> None:
+    """Unknown on one side is not another."""
+    place = tmp_path / "driver"
+    if file is not None:
+        place.write_text(file)
+    code = SERVE.replace("scene = ", f"import kdtree_patch.release as r; r.DRIVER_FILE = {str(place)!r}\nscene = ", 1)
+    light.write_manifest(driver=made_for)
+    found, _, _ = serve(light, code, KDTREE_VERIFY="on")
+    assert found["patch_state"] == (f.ACTIVE if fits else f.REFUSED)
+    if not fits:
+        assert found["reason"].startswith(f"made for driver {made_for}, this host runs 5") and found["tp_rank"] == 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"release": 3}'])

@@ -116,6 +116,7 @@ inline Manifest manifest(const std::string& release) {
   m.engine = "sglang";
   m.engine_version = "0.5.17";
   m.engine_fingerprint = "f1";
+  m.python_version = "3.11.2";
   m.selftest_device = "cpu";
   return m;
 }

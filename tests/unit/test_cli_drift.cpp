@@ -85,6 +85,34 @@ TEST_F(Drift, ANameThatSomebodyElseGaveIsOneLine) {
   EXPECT_EQ(text.find('\033'), std::string::npos) << text;
 }
 
+TEST_F(Drift, AnEngineThatTheReleaseWasNotMadeFor) {
+  facts.release = manifest("r1");
+  RankStats rank;
+  rank.tp_rank = 0;
+  rank.release_id = "r1";
+  rank.patch_state = PatchState::active;
+  rank.engine_version = "0.5.17";
+  rank.engine_fingerprint = "f1";
+  rank.torch_version = "2.11.0+cu130";
+  facts.ranks.ranks = {{0, rank, ""}};
+  EXPECT_EQ(seen(), "");
+  rank.tp_rank.reset();  // it stood aside before it had a rank
+  rank.patch_state = PatchState::refused;
+  rank.reason = "unknown engine";
+  rank.engine_version = "0.5.18";
+  rank.engine_fingerprint = "f2";
+  rank.torch_version = "";
+  facts.ranks.others = {rank, rank};
+  const auto lines = find_drift(folder.root(), facts);
+  ASSERT_EQ(lines.size(), 3u) << "one of the engine, one of each process";
+  EXPECT_EQ(lines[0].kind, "engine");
+  EXPECT_EQ(lines[0].text,
+            "it runs sglang 0.5.18 (fingerprint f2), the release was made for 0.5.17 (fingerprint "
+            "f1)");
+  EXPECT_NE(lines[0].next.find("kdtreectl deploy; /usr/share/kdtree/runbooks/upgrade.md"),
+            std::string::npos);
+}
+
 TEST_F(Drift, ColdNothingOfOursIsSet) {
   facts.state.current.cold = true;
   EXPECT_EQ(seen(), "environment: KDTREE_VERIFY of engine.service is off, not unset\n");

@@ -169,6 +169,8 @@ RankStats rank_stats(int rank) {
   stats.tp_size = 2;
   stats.release_id = "r1";
   stats.engine_version = "0.5.17";
+  stats.engine_fingerprint = "f1";
+  stats.torch_version = "2.11.0";
   stats.patch_state = PatchState::active;
   stats.mode = Mode::validate;
   stats.updated = std::chrono::nanoseconds(static_cast<std::int64_t>(boottime_ns()));
@@ -188,6 +190,8 @@ HostView view_of(const std::vector<RankStats>& ranks) {
   view.config->engine.ranks = 2;
   view.control = Control{Mode::validate, 5, "r1"};
   view.current_release = "r1";
+  view.made_for_engine = "f1";
+  view.made_for_torch = "2.11.0";
   return view;
 }
 
@@ -305,6 +309,7 @@ TEST(HostMetrics, NoDriftWhereAllAgrees) {
   const Scrape seen = scrape_of(view_of({rank_stats(0), rank_stats(1)}));
   EXPECT_EQ(seen["kdtree_drift|mode"], 0);
   EXPECT_EQ(seen["kdtree_drift|release"], 0);
+  EXPECT_EQ(seen["kdtree_drift|engine"], 0);
   EXPECT_EQ(seen["kdtree_drift|ranks"], 0);
   EXPECT_EQ(seen["kdtree_mode|validate"], 1);
   EXPECT_EQ(seen["kdtree_mode|off"], 0);
@@ -323,6 +328,25 @@ TEST(HostMetrics, EachKindOfDrift) {
   other = rank_stats(1);
   other.patch_state = PatchState::refused;
   EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|ranks"], 1);
+}
+
+TEST(HostMetrics, AnEngineThatTheReleaseWasNotMadeForIsDrift) {
+  RankStats other = rank_stats(1);
+  other.patch_state = PatchState::refused;
+  other.engine_fingerprint = "f2";
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|engine"], 1);
+  other = rank_stats(1);
+  other.torch_version = "2.12.0";
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|engine"], 1);
+  other.torch_version = "";
+  EXPECT_EQ(scrape_of(view_of({rank_stats(0), other}))["kdtree_drift|engine"], 0) << "not said yet";
+  HostView view = view_of({rank_stats(0), other});
+  view.made_for_engine = "";
+  EXPECT_FALSE(scrape_of(view)["kdtree_drift|engine"]) << "no manifest";
+  other.tp_rank.reset();
+  other.engine_fingerprint = "f2";
+  EXPECT_EQ(scrape_of(view_of({other}))["kdtree_drift|engine"], 1)
+      << "refused before it had a rank";
 }
 
 TEST(HostMetrics, WithoutAControlFileTheModeIsTheOneTheRanksWereStartedIn) {

@@ -124,6 +124,19 @@ TEST(BuildInputs, AcceptanceIsForEnginesThatBindOnly) {
   EXPECT_FALSE(build_inputs(f, config(), true));
 }
 
+TEST(BuildInputs, TheManifestTellsWhatWasAcceptedAndTheDriver) {
+  Facts f = cuda_facts();
+  f.driver = "580.159.04";
+  const auto known = expected_manifest(build_inputs(f, cuda_config(), false).value());
+  EXPECT_FALSE(known.engine_accepted);
+  EXPECT_EQ(known.driver, "580.159.04");
+  EXPECT_EQ(known.engine_fingerprint, "f1");
+  f.engine->known = false;
+  EXPECT_TRUE(expected_manifest(build_inputs(f, cuda_config(), true).value()).engine_accepted);
+  EXPECT_EQ(expected_manifest(build_inputs(f, config(), true).value()).driver, "")
+      << "the CPU implementation needs no driver";
+}
+
 TEST(ReleaseId, ChangesWithEveryInput) {
   const auto inputs = build_inputs(cuda_facts(), cuda_config(), false).value();
   const auto id = release_id(inputs);
@@ -133,7 +146,7 @@ TEST(ReleaseId, ChangesWithEveryInput) {
            [](auto& i) { i.source_digest = "d2"; }, [](auto& i) { i.archs = {"90"}; },
            [](auto& i) { i.nvcc->version = "13.1"; }, [](auto& i) { i.engine.torch = "2.12"; },
            [](auto& i) { i.engine.fingerprint = "f2"; }, [](auto& i) { i.python = "/p"; },
-           [](auto& i) { i.device = KernelDevice::cpu; }}) {
+           [](auto& i) { i.driver = "590.44"; }, [](auto& i) { i.device = KernelDevice::cpu; }}) {
     auto other = inputs;
     spoil(other);
     EXPECT_NE(release_id(other), id);

@@ -359,6 +359,22 @@ TEST(Plan, RollbackForgetsWhereItCameFrom) {
   EXPECT_FALSE(plan.after.before);
 }
 
+TEST(Plan, AnotherEngineThanTheReleaseWasMadeForNeedsADeploy) {
+  for (const auto verb : {Verb::mode, Verb::rollback}) {
+    Facts changed = facts();
+    changed.engine->fingerprint = "f2";
+    changed.engine->version = "0.5.18";
+    const auto error = refused(changed, config(), wish(verb, "r1", Mode::validate));
+    EXPECT_EQ(error.what,
+              "release r1 does not fit this host: sglang 0.5.18 (fingerprint f2), the release was "
+              "made for 0.5.17 (fingerprint f1)");
+    EXPECT_NE(error.hint.find("kdtreectl deploy"), std::string::npos);
+    Wish cold = wish(verb, "r1", Mode::off);
+    cold.target.cold = true;
+    EXPECT_TRUE(make_plan(changed, config(), cold)) << "the engine without kdtree needs no release";
+  }
+}
+
 TEST(Plan, Refusals) {
   const auto w = wish(Verb::deploy, "r1", Mode::off);
   Facts user = facts();
@@ -372,7 +388,8 @@ TEST(Plan, Refusals) {
   EXPECT_NE(refused(masked, config(), w).what.find("masked"), std::string::npos);
   Facts torch = facts();
   torch.engine->torch = "2.12.0";
-  EXPECT_NE(refused(torch, config(), w).what.find("built for torch 2.11.0"), std::string::npos);
+  EXPECT_NE(refused(torch, config(), w).what.find("torch 2.12.0, the release was made for 2.11.0"),
+            std::string::npos);
   Facts blind = facts();
   blind.engine.reset();
   blind.engine_error = "no python";

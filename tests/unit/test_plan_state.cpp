@@ -103,6 +103,40 @@ Manifest sealed(const PlanFolder& folder) {
   return manifest;
 }
 
+TEST(Manifest, SaysWhatTheHostHasElse) {
+  Manifest made = test::manifest("r1");
+  made.driver = "580.82";
+  const Ground same{"0.5.17", "f1", "2.11.0+cu130", "3.11.9", "580.82"};
+  EXPECT_TRUE(not_made_for(made, same).empty()) << "a patch release of Python is the same ABI";
+  EXPECT_TRUE(not_made_for(made, {}).empty()) << "unknown is not another";
+  using Lines = std::vector<std::string>;
+  auto other = same;
+  other.engine_fingerprint = "f2";
+  EXPECT_EQ(
+      not_made_for(made, other),
+      Lines{"sglang 0.5.17 (fingerprint f2), the release was made for 0.5.17 (fingerprint f1)"});
+  other = same;
+  other.torch = "2.11.0+cu128";
+  EXPECT_EQ(not_made_for(made, other),
+            Lines{"torch 2.11.0+cu128, the release was made for 2.11.0+cu130"});
+  other = same;
+  other.python_version = "3.12.1";
+  EXPECT_EQ(not_made_for(made, other), Lines{"Python 3.12, the release was made for 3.11"});
+  other = same;
+  other.driver = "590.44.01";
+  EXPECT_EQ(not_made_for(made, other), Lines{"driver 590.44.01, the release was made for 580.82"});
+}
+
+TEST(Manifest, OneOfAnOlderKdtreeNamesNoDriver) {
+  auto text = to_json(test::manifest("r1"));
+  text.erase("driver");
+  text.erase("engine_accepted");
+  const auto read = parse_manifest(text.dump(), "here");
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->driver, "");
+  EXPECT_FALSE(read->engine_accepted);
+}
+
 TEST(Manifest, ComesBackAndVerifies) {
   PlanFolder folder;
   const auto manifest = sealed(folder);
