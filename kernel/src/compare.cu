@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kTokenThreads)
       counted += __shfl_xor_sync(kAll, counted, step);
     }
     const float unit = ulp_at(magnitude, p.dtype);
-    token = merge(token, {double{sum} / double{unit}, counted, largest, largest / unit, head});
+    token = merge(token, {double{sum / unit}, counted, largest, largest / unit, head});
   }
   if (lane == 0) shared[warp] = token;
   __syncthreads();
