@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from kdtree_host import ENGINE, RANKS, KdtreeHost
-from test_host_facts import scrape
+from test_host_facts import METRICS, scrape
 from test_host_mode import clean, switch
 
 REFUSED_STATE, OFF, ON = 2, 0, 2
@@ -40,6 +40,7 @@ def stands_aside(host: KdtreeHost, said: str) -> None:
         done = host.ctl(verb)
         assert done.rc == 1 and said in done.out and "the release was made for" in done.out, done.out
         assert "kdtreectl deploy" in done.out and "runbooks/upgrade.md" in done.out, done.out
+    host.wait("the agent serves", lambda: host.http(METRICS)[0] == 200, 30)
     host.wait("the metrics say so", lambda: (lambda series: series.get('kdtree_drift{kind="engine"}') == 1 and series.get(
         'kdtree_patch_processes{patch_state="refused"}', 0) >= RANKS)(scrape(host)), 20)
     # A mode that needs a restart would end in the same: refused before the outage.
