@@ -380,6 +380,7 @@ TEST(HostMetrics, UnknownIntentionIsNoDriftAndNoMode) {
   HostView view = view_of({rank_stats(0)});
   view.control.reset();
   view.current_release.clear();
+  view.made_for_engine.clear();
   view.config.reset();
   const Scrape seen = scrape_of(view);
   for (const char* gone :
