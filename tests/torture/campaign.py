@@ -109,18 +109,18 @@ class Bench:
 class Tally:
     """What was run. Points are (scene, point) pairs of which at least one fault was run."""
 
-    points: set[tuple[str, str]] = field(default_factory=set)
+    points: set[str] = field(default_factory=set)
     faults: set[str] = field(default_factory=set)
     runs: int = 0
     unreached: int = 0
     inconsistent: list[Outcome] = field(default_factory=list)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, key: str, outcome: Outcome) -> None:
         if not outcome.hit:
             self.unreached += 1
             return
         self.runs += 1
-        self.points.add((outcome.scene, outcome.point))
+        self.points.add(key.rsplit(" | ", 1)[0])
         self.faults.add(outcome.fault)
         if outcome.broken:
             self.inconsistent.append(outcome)
@@ -209,11 +209,11 @@ def main() -> int:
         tasks = [task for task in tasks_of(scenes, options.faults.split(","), options.seed) if options.only in task.key]
         left = [task for task in tasks if task.key not in kept.outcomes]
         for key in {task.key for task in tasks} & set(kept.outcomes):
-            tally.add(kept.outcomes[key])
+            tally.add(key, kept.outcomes[key])
         say(f"{len(left)} runs to make, {len(tasks) - len(left)} are kept under {kept.digest}")
         for key, outcome in outcomes_of(layer, scratch.folder, left, options.jobs, until):
             kept.add(key, outcome)
-            tally.add(outcome)
+            tally.add(key, outcome)
             if outcome.broken:
                 say("INCONSISTENT " + text_of(outcome))
             elif tally.seen % 50 == 0:

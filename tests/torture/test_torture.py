@@ -98,7 +98,7 @@ def test_a_sample(bench, stage, capsys):
         if left[task.fault] == 0:
             continue
         left[task.fault] -= 1
-        tally.add(bench.run(task))
+        tally.add(task.key, bench.run(task))
     with capsys.disabled():
         print(f"\n{tally.line()}")
     assert tally.runs == sum(SAMPLE.values()) and not any(left.values())
