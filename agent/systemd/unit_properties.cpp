@@ -114,8 +114,7 @@ Reader number(Get get) {
   };
 }
 
-#define KDTREE_FIELD(field) \
-  [](UnitState & s) -> auto& { return s.field; }
+#define KDTREE_FIELD(field) ([](UnitState & s) -> auto& { return s.field; })
 
 struct Property {
   const char* signature;

@@ -248,15 +248,17 @@ void EngineCommand::insert(std::size_t at, const std::vector<std::string>& liter
   }
 }
 
+Status EngineCommand::check_value_of(const std::string& name) const {
+  const auto at = find_flag(name);
+  if (!at || items_[*at].word.text != name || *at + 1 >= items_.size()) return {};
+  const std::string& next = items_[*at + 1].word.text;
+  if (!is_whole_variable(next)) return {};
+  return refuse("has " + next + " right after " + name + ": its value, or other flags?",
+                "write the value itself, or put " + next + " elsewhere");
+}
+
 Status EngineCommand::check_editable(const std::vector<std::string>& names) const {
-  for (const auto& name : names) {
-    const auto at = find_flag(name);
-    if (!at || items_[*at].word.text != name || *at + 1 >= items_.size()) continue;
-    const std::string& next = items_[*at + 1].word.text;
-    if (is_whole_variable(next))
-      return refuse("has " + next + " right after " + name + ": its value, or other flags?",
-                    "write the value itself, or put " + next + " elsewhere");
-  }
+  for (const auto& name : names) KDTREE_TRY(check_value_of(name));
   return {};
 }
 

@@ -67,6 +67,7 @@ class EngineCommand {
   Status refuse(const std::string& why, const std::string& hint) const;
   std::string text_at(std::size_t at) const;
   std::optional<std::size_t> find_flag(const std::string& name) const;
+  Status check_value_of(const std::string& name) const;
   std::size_t end_of_flag(std::size_t at) const;
   void erase(std::size_t begin, std::size_t end);
   void insert(std::size_t at, const std::vector<std::string>& literals);
