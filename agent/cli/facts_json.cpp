@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/facts_json.h"
 
+#include "agent/util/or_null.h"
+
 namespace kdtree {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 Json batches_json(const std::map<std::uint32_t, std::uint64_t>& batches) {
   Json out = Json::object();

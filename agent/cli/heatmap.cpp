@@ -32,12 +32,6 @@ struct HeatmapOptions {
   std::string user;
 };
 
-bool is_terminal() {
-  const char* term = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && term != nullptr &&
-         std::string_view(term) != "dumb";
-}
-
 std::size_t columns() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumns;
@@ -110,13 +104,14 @@ Result<ExitCode> watch(Context& context, const HeatmapOptions& options, const So
 
 Result<ExitCode> run_heatmap(Context& context, const HeatmapOptions& options) {
   KDTREE_TRY_ASSIGN(const Source source, source_of(context, options));
-  if (!options.once && !options.json && is_terminal()) return watch(context, options, source);
+  if (!options.once && !options.json && context.out.colors())
+    return watch(context, options, source);
   KDTREE_TRY_ASSIGN(const auto picture, take_picture(source));
   if (options.json) {
     context.out.json(heat_json(picture, source.url));
     return ExitCode::done;
   }
-  const HeatStyle style = is_terminal() ? HeatStyle::colours : HeatStyle::plain;
+  const HeatStyle style = context.out.colors() ? HeatStyle::colours : HeatStyle::plain;
   context.out.drawing(draw(picture, style, columns()));
   return ExitCode::done;
 }

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "agent/cli/output.h"
+#include "agent/util/or_null.h"
 
 namespace kdtree {
 namespace {
@@ -167,10 +167,6 @@ HeatPicture picture_of(const Json& live) {
   return picture;
 }
 
-nlohmann::ordered_json known(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
-
 }  // namespace
 
 Result<HeatPicture> heat_picture(std::string_view live_json) {
@@ -199,7 +195,7 @@ nlohmann::ordered_json heat_json(const HeatPicture& picture, const std::string& 
   for (const HeatPicture::Gpu& gpu : picture.gpus)
     gpus.push_back(
         {{"gpu", gpu.index},
-         {"utilization", known(gpu.utilization)},
+         {"utilization", or_null(gpu.utilization)},
          {"trouble", gpu.state.empty() || gpu.state == "ok" ? nlohmann::ordered_json(nullptr)
                                                             : nlohmann::ordered_json(gpu.state)}});
   nlohmann::ordered_json moe = nullptr;
@@ -207,14 +203,14 @@ nlohmann::ordered_json heat_json(const HeatPicture& picture, const std::string& 
     nlohmann::ordered_json load = nlohmann::ordered_json::array();
     for (const auto& layer : picture.moe->load) {
       nlohmann::ordered_json row = nlohmann::ordered_json::array();
-      for (const auto& value : layer) row.push_back(known(value));
+      for (const auto& value : layer) row.push_back(or_null(value));
       load.push_back(std::move(row));
     }
     moe = {{"ep_size", picture.moe->ep_size},
            {"shown_ep_size", picture.moe->shown_ep_size},
            {"what_if", picture.moe->what_if},
-           {"peak", known(picture.moe->peak)},
-           {"expected_peak", known(picture.moe->expected_peak)},
+           {"peak", or_null(picture.moe->peak)},
+           {"expected_peak", or_null(picture.moe->expected_peak)},
            {"layers", picture.moe->layers},
            {"load", std::move(load)}};
   }

@@ -16,10 +16,14 @@ namespace {
 
 constexpr long long kQuietMs = 30'000;
 
-bool plain_wanted() {
-  const char* no_color = std::getenv("NO_COLOR");
+bool is_terminal(int fd) {
   const char* term = std::getenv("TERM");
-  return (no_color && *no_color) || !term || std::string_view(term) == "dumb";
+  return isatty(fd) == 1 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+bool color_unwanted() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return no_color != nullptr && *no_color != '\0';
 }
 
 long long now_ms() {
@@ -71,10 +75,8 @@ std::size_t terminal_columns() {
 }  // namespace
 
 Output::Output()
-    : color_out_(isatty(STDOUT_FILENO) && !plain_wanted()), tty_err_(isatty(STDERR_FILENO)) {
-  const char* term = std::getenv("TERM");
-  tty_err_ = tty_err_ && term && std::string_view(term) != "dumb";
-}
+    : color_out_(is_terminal(STDOUT_FILENO) && !color_unwanted()),
+      tty_err_(is_terminal(STDERR_FILENO)) {}
 
 void Output::line(std::string_view text) {
   end_progress();

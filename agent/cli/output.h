@@ -31,7 +31,9 @@ class Output {
   // Lines of a drawing with its own colours, as they are, over the last `over` lines of the
   // terminal. What they quote has to be without control characters.
   void drawing(const std::vector<std::string>& lines, std::size_t over = 0);
-  // `text` in the colour of `tone`, where stdout is a terminal.
+  // Is stdout a terminal that may be coloured and drawn over?
+  bool colors() const { return color_out_; }
+  // `text` in the colour of `tone`, where colors().
   std::string paint(Tone tone, std::string_view text) const;
 
   // One line on stderr. On a terminal progress() overwrites the last progress line; elsewhere it

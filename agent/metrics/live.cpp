@@ -2,21 +2,14 @@
 #include "agent/metrics/live.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "agent/metrics/collect.h"
+#include "agent/util/or_null.h"
 
 namespace kdtree {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <typename Value>
-Json known(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 // What a label may not hold, a document may not either: the text can come from an engine's file.
 std::string plain(std::string text) {
@@ -29,7 +22,7 @@ Json json_of(const MoePicture& moe) {
   Json load = Json::array();
   for (const auto& layer : moe.load) {
     Json row = Json::array();
-    for (const auto& value : layer) row.push_back(known(value));
+    for (const auto& value : layer) row.push_back(or_null(value));
     load.push_back(std::move(row));
   }
   return {{"ep_size", moe.ep_size},
@@ -38,7 +31,7 @@ Json json_of(const MoePicture& moe) {
           {"top_k", moe.top_k},
           {"shown_ep_size", moe.shown_ep_size},
           {"what_if", moe.what_if},
-          {"tokens_per_step", known(moe.tokens_per_step)},
+          {"tokens_per_step", or_null(moe.tokens_per_step)},
           {"peak", moe.peak ? Json(moe.peak->observed) : Json(nullptr)},
           {"expected_peak", moe.peak ? Json(moe.peak->expected) : Json(nullptr)},
           {"layers", moe.layers},
@@ -49,14 +42,14 @@ Json json_of(int rank, const RankStats& stats) {
   const bool active = stats.patch_state == PatchState::active;
   return {{"rank", rank},
           {"state", patch_state_name(stats.patch_state)},
-          {"reason", text_or_null(plain(stats.reason))},
+          {"reason", or_null(plain(stats.reason))},
           {"mode", active ? Json(to_string(stats.mode)) : Json(nullptr)},
           {"calls_kernel", stats.calls_kernel},
           {"calls_engine", stats.calls_engine},
           {"handed_back", stats.handed_back_total()},
           {"compares", stats.compares},
           {"mismatches", stats.mismatches},
-          {"max_ulp", known(stats.max_ulp)}};
+          {"max_ulp", or_null(stats.max_ulp)}};
 }
 
 std::string key_of(const GpuSnapshot& gpu) {
@@ -135,8 +128,8 @@ Json live_host(const HostView& view, const std::optional<MoePicture>& moe) {
   for (const auto& [rank, stats] : ranks) verify.push_back(json_of(rank, *stats));
   return {{"host",
            {{"mode", view.control ? Json(to_string(view.control->mode)) : Json(nullptr)},
-            {"release", text_or_null(plain(view.current_release))},
-            {"trial", known(view.trial)},
+            {"release", or_null(plain(view.current_release))},
+            {"trial", or_null(view.trial)},
             {"readable", view.host_readable},
             {"ranks_up", view.stats ? Json(ranks.size()) : Json(nullptr)},
             {"ranks_expected", view.config ? Json(view.config->engine.ranks) : Json(nullptr)}}},
@@ -149,20 +142,20 @@ Json live_gpus(const NvmlSnapshot& nvml, const GpuHistory& history) {
   for (const GpuSnapshot& gpu : nvml.gpus) {
     const GpuValues values = gpu.values.value_or(GpuValues{});
     Json columns = Json::array();
-    for (const auto& value : history.row(key_of(gpu))) columns.push_back(known(value));
+    for (const auto& value : history.row(key_of(gpu))) columns.push_back(or_null(value));
     rows.push_back(
         {{"gpu", gpu.index},
-         {"uuid", text_or_null(gpu.uuid)},
-         {"name", text_or_null(gpu.name)},
+         {"uuid", or_null(gpu.uuid)},
+         {"name", or_null(gpu.name)},
          {"state", gpu.condition ? Json(gpu_condition_name(*gpu.condition)) : Json(nullptr)},
-         {"utilization", known(values.utilization)},
-         {"utilization_max", known(values.utilization_max)},
-         {"sm_active", known(values.gpm.sm_active)},
-         {"tensor_active", known(values.gpm.tensor_active)},
-         {"memory_used_bytes", known(values.memory_used_bytes)},
-         {"memory_total_bytes", known(values.memory_total_bytes)},
-         {"power_watts", known(values.power_watts)},
-         {"temperature_celsius", known(values.temperature_celsius)},
+         {"utilization", or_null(values.utilization)},
+         {"utilization_max", or_null(values.utilization_max)},
+         {"sm_active", or_null(values.gpm.sm_active)},
+         {"tensor_active", or_null(values.gpm.tensor_active)},
+         {"memory_used_bytes", or_null(values.memory_used_bytes)},
+         {"memory_total_bytes", or_null(values.memory_total_bytes)},
+         {"power_watts", or_null(values.power_watts)},
+         {"temperature_celsius", or_null(values.temperature_celsius)},
          {"history", std::move(columns)}});
   }
   return {

@@ -59,7 +59,7 @@ def test_live_in_a_terminal(scene: Agent) -> None:  # noqa: F811
     if pid == 0:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 72, 0, 0))
         os.execve(built("kdtreectl"), ["kdtreectl", "heatmap", "--interval", "0.5", "--agent", f"127.0.0.1:{scene.port}"],
-                  {**os.environ, "TERM": "xterm-256color"})
+                  {**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""})
     text, end = "", time.monotonic() + 20
     while text.count("\x1b[J") < 2 and time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:
