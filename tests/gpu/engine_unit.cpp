@@ -4,6 +4,8 @@
 //   gpu_engine_unit CONFIG UNIT_FILE RELEASE MODE [STATE_FILE]
 #include "agent/plan/engine_unit.h"
 
+#include <cstdio>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -24,9 +26,7 @@ int failed(const kdtree::Error& error) {
   return static_cast<int>(error.code);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc < 5) {
     std::cerr << "gpu_engine_unit CONFIG UNIT_FILE RELEASE MODE [STATE_FILE]\n";
     return 2;
@@ -52,4 +52,15 @@ int main(int argc, char** argv) {
   std::cout << unit->text;
   if (argc > 5) std::ofstream(argv[5]) << kdtree::to_json(state).dump(2) << '\n';
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_engine_unit: %s\n", error.what());
+    return 1;
+  }
 }

@@ -2,6 +2,7 @@
 // formats read FOLDER                 what kdtree's reader makes of each stats file, as JSON
 // formats write PREFIX MODE RELEASE   writes PREFIX/run/kdtree/control as kdtreectl does
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -98,12 +99,21 @@ int write(const char* prefix, const char* mode, const char* release) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const std::string verb = argc > 1 ? argv[1] : "";
   if (verb == "read" && argc == 3) return read(argv[2]);
   if (verb == "write" && argc == 5) return write(argv[2], argv[3], argv[4]);
   std::fputs("formats: read FOLDER | write PREFIX MODE RELEASE\n", stderr);
   return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "formats: %s\n", error.what());
+    return 1;
+  }
 }
