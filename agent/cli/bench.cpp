@@ -18,6 +18,8 @@ struct Options {
   std::string engine;  // URL; "" = the release's kernel alone
   std::string contexts = "1k,4k,16k,65k";
   std::string against;
+  std::string sweep;
+  std::string kv = "bf16";
   long long steps = 30;
   long long timeout_s = 600;
   bool json = false;
@@ -105,6 +107,8 @@ Result<ExitCode> bench_kernel(Context& context, const Options& options) {
   std::vector<std::string> args = {"-m", "kdtree_kernel.bench", "--lib",
                                    (release / "lib/libkdtree_torch.so").string()};
   if (options.json) args.emplace_back("--json");
+  if (options.kv != "bf16") args.insert(args.end(), {"--kv", options.kv});
+  if (!options.sweep.empty()) args.insert(args.end(), {"--sweep", options.sweep});
   KDTREE_TRY_ASSIGN(auto command,
                     engine_command(*config, unit, release / "python", std::move(args)));
   command.deadline = std::chrono::seconds(options.timeout_s);
@@ -133,6 +137,16 @@ void setup_bench(CLI::App& app, Context& context) {
                                  "Send greedy requests of random tokens to this SGLang server and "
                                  "time its verify steps")
                      ->type_name("URL");
+  verb.add_option("--sweep", options->sweep,
+                  "nsplit: time the kernel at every useful KDTREE_NSPLIT, and say whether the one "
+                  "that it chooses itself is right here")
+      ->check(CLI::IsMember({"nsplit"}))
+      ->excludes(engine)
+      ->type_name("nsplit");
+  verb.add_option("--kv", options->kv, "Type of the KV pool (default: bf16)")
+      ->check(CLI::IsMember({"bf16", "fp8_e4m3"}))
+      ->excludes(engine)
+      ->type_name("TYPE");
   verb.add_option("--contexts", options->contexts,
                   "Prompt lengths, k = 1000; LENGTH:BATCH for several requests at once (default: " +
                       options->contexts + ")")

@@ -36,7 +36,10 @@ Result<SelftestProof> prove(Context& context, const Config& config, const UnitSt
                 "kdtreectl doctor says what is wrong with the device");
   context.out.note("selftest passed on " + answer.device + ", " + std::to_string(answer.cases) +
                    " cases");
-  return SelftestProof{answer.device, answer.cases};
+  for (const auto& [type, why] : answer.unproven_kv)
+    context.out.note(type +
+                     " KV is left to the engine's kernel, the selftest did not prove it: " + why);
+  return SelftestProof{answer.device, answer.cases, answer.proven_kv};
 }
 
 Status build(Context& context, const Config& config, const BuildInputs& inputs) {

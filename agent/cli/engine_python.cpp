@@ -126,6 +126,12 @@ Result<SelftestAnswer> run_selftest(const Config& config, const UnitState& unit,
   result.torch = text_of(*answer, "torch");
   if (auto it = answer->find("cases"); it != answer->end() && it->is_number_integer())
     result.cases = it->get<int>();
+  try {
+    result.proven_kv = answer->value("proven_kv", result.proven_kv);
+    result.unproven_kv = answer->value("unproven_kv", result.unproven_kv);
+  } catch (const nlohmann::json::exception&) {
+    return fail(ExitCode::refused, "selftest: what it says of KV types can't be read");
+  }
   if (auto it = answer->find("worst"); it != answer->end() && !it->is_null())
     result.worst = words_of(*it);
   result.output = answer->dump();

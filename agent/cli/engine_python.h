@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct SelftestAnswer {
   std::string device;  // "cpu" or the GPU's name
   int cases = 0;
   std::string torch;
+  std::vector<std::string> proven_kv;              // types of KV pool beside the model's own
+  std::map<std::string, std::string> unproven_kv;  // the others, and why not
   std::string worst;   // the worst case, "case all, relative 0.001"; "" = none given
   std::string output;  // the whole answer, JSON text
 };

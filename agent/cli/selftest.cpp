@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/cli/deployed.h"
 #include "agent/cli/engine_python.h"
@@ -26,14 +29,18 @@ Result<ExitCode> run_selftest_verb(Context& context, const Options& options) {
   if (options.json) {
     context.out.json(nlohmann::ordered_json::parse(answer.output));
   } else {
-    context.out.pairs(
-        {{"selftest", context.out.paint(answer.passed ? Tone::good : Tone::bad,
-                                        answer.passed ? "passed" : "FAILED")},
-         {"release", state.current.release},
-         {"device", answer.device == "cpu" ? "cpu (CPU implementation)" : answer.device},
-         {"cases", std::to_string(answer.cases)},
-         {"torch", answer.torch},
-         {"worst", answer.worst.empty() ? "-" : answer.worst}});
+    std::vector<std::pair<std::string, std::string>> pairs = {
+        {"selftest", context.out.paint(answer.passed ? Tone::good : Tone::bad,
+                                       answer.passed ? "passed" : "FAILED")},
+        {"release", state.current.release},
+        {"device", answer.device == "cpu" ? "cpu (CPU implementation)" : answer.device},
+        {"cases", std::to_string(answer.cases)},
+        {"torch", answer.torch},
+        {"worst", answer.worst.empty() ? "-" : answer.worst}};
+    for (const auto& type : answer.proven_kv) pairs.emplace_back(type + " KV", "passed");
+    for (const auto& [type, why] : answer.unproven_kv)
+      pairs.emplace_back(type + " KV", "not proven: " + why);
+    context.out.pairs(pairs);
   }
   return answer.passed ? ExitCode::done : ExitCode::bad_answer;
 }

@@ -68,6 +68,12 @@ Result<HostStatus> collect(Context& context, const Config& config) {
   return status;
 }
 
+std::string kv_text(const std::vector<std::string>& types) {
+  std::string text;
+  for (const auto& type : types) text += ", " + type + " KV too";
+  return text;
+}
+
 std::string release_text(const HostStatus& status) {
   const auto& current = status.facts.state.current;
   if (current.none()) return "none: nothing of kdtree is deployed";
@@ -78,7 +84,7 @@ std::string release_text(const HostStatus& status) {
          (made.selftest_device.empty()    ? "nothing"
           : made.selftest_device == "cpu" ? "the CPU implementation"
                                           : made.selftest_device) +
-         ")";
+         kv_text(made.proven_kv) + ")";
 }
 
 std::string unit_text(const UnitState& unit) {

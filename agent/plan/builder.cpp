@@ -207,6 +207,7 @@ class Build {
     manifest.created = utc_now();
     manifest.selftest_device = proof.device;
     manifest.selftest_cases = proof.cases;
+    manifest.proven_kv = proof.proven_kv;
     KDTREE_TRY_ASSIGN(manifest.files, sha256_tree(release_));
     KDTREE_TRY(
         write_file_atomic(release_ / "manifest.json", to_json(manifest).dump(2) + "\n", 0644));

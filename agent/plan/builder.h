@@ -52,6 +52,7 @@ Manifest expected_manifest(const BuildInputs& inputs);
 struct SelftestProof {
   std::string device;  // "cpu" or the GPU's name
   int cases = 0;
+  std::vector<std::string> proven_kv = {};
 };
 
 struct BuildPorts {

@@ -46,6 +46,7 @@ ordered_json to_json(const Manifest& m) {
           {"driver", m.driver},
           {"selftest_device", m.selftest_device},
           {"selftest_cases", m.selftest_cases},
+          {"proven_kv", m.proven_kv},
           {"files", m.files}};
 }
 
@@ -91,6 +92,7 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& where)
     m.driver = value.value("driver", "");
     value.at("selftest_device").get_to(m.selftest_device);
     value.at("selftest_cases").get_to(m.selftest_cases);
+    m.proven_kv = value.value("proven_kv", m.proven_kv);
     value.at("files").get_to(m.files);
   } catch (const json::exception&) {
     return fail(ExitCode::refused, where + " is damaged", "deploy again");

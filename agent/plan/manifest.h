@@ -35,6 +35,7 @@ struct Manifest {
   std::string driver;              // of the GPUs at deploy; "" with device cpu, or unknown
   std::string selftest_device;     // "cpu" or the GPU's name: where the kernel was proven
   int selftest_cases = 0;
+  std::vector<std::string> proven_kv;  // types of KV pool, beside the model's own, that it proved
   std::map<std::string, std::string>
       files;  // relative path -> sha256; not manifest.json and build.log
 };

@@ -58,6 +58,10 @@ foreach(arch IN LISTS KDTREE_CUDA_ARCHS)
   list(APPEND KDTREE_NVCC_GENCODE -gencode=arch=compute_${arch},code=sm_${arch})
 endforeach()
 
+# Variants of the split kernel that wait for a GPU; 0 is the shipped one. kernel/bench/attempts.sh builds and times them all.
+set(KDTREE_ATTEMPT 0 CACHE STRING "Which attempt of src/verify_attn_split.cuh to build; 0 = none")
+set_property(CACHE KDTREE_ATTEMPT PROPERTY STRINGS 0 1 2)
+
 # kdtree_add_cuda(<target> <source.cu>...): compiles them and adds the objects; <build>/<name>.ptxas is ptxas' report.
 function(kdtree_add_cuda target)
   foreach(source IN LISTS ARGN)
@@ -72,6 +76,7 @@ function(kdtree_add_cuda target)
       COMMAND sh ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/logged.sh ${CMAKE_CURRENT_BINARY_DIR}/${name}.ptxas
         ${CMAKE_CUDA_COMPILER_LAUNCHER} ${KDTREE_NVCC} -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -O3 -lineinfo ${strict}
         -Xcompiler=-fPIC,-fvisibility=hidden -Xptxas=-v ${KDTREE_NVCC_GENCODE} -DKDTREE_WITH_CUDA
+        $<$<NOT:$<STREQUAL:${KDTREE_ATTEMPT},0>>:-DKDTREE_ATTEMPT=${KDTREE_ATTEMPT}>
         -I${CMAKE_CURRENT_SOURCE_DIR}/include -MD -MF ${object}.d -MT ${object}
         -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
       DEPENDS ${source} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/logged.sh

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checks.h"
 
+#include <cmath>
+
 namespace kdtree {
 namespace {
 
@@ -15,6 +17,15 @@ int check_dtype(int32_t dtype, Device device) {
   return half || (dtype == KDTREE_FP32 && device == Device::cpu) ? KDTREE_OK : KDTREE_BAD_DTYPE;
 }
 
+int check_kv(const kdtree_verify_attn_params& p) {
+  if (p.kv_dtype == KDTREE_KV_SAME) return KDTREE_OK;
+  if (p.kv_dtype != KDTREE_KV_E4M3 || p.dtype == KDTREE_FP32) return KDTREE_BAD_DTYPE;
+  if (p.k_draft == nullptr) return KDTREE_BAD_POINTER;
+  const bool good =
+      std::isfinite(p.k_scale) && std::isfinite(p.v_scale) && p.k_scale > 0 && p.v_scale > 0;
+  return good ? KDTREE_OK : KDTREE_BAD_SCALE;
+}
+
 }  // namespace
 
 int64_t element_bytes(int32_t dtype) { return dtype == KDTREE_FP32 ? 4 : 2; }
@@ -24,7 +35,7 @@ int check(const kdtree_verify_attn_params& p, Device device) {
   if (const int status = check_dtype(p.dtype, device); status != KDTREE_OK) return status;
   if (p.batch < 1 || p.batch > KDTREE_MAX_BATCH || p.draft_tokens < 1 ||
       p.draft_tokens > KDTREE_MAX_DRAFT_TOKENS || p.heads < 1 || p.heads > KDTREE_MAX_HEADS ||
-      p.kv_slots < 1 || p.kv_slots > INT32_MAX || p.nsplit < 0 || p.threads < 0)
+      p.kv_slots < 1 || p.nsplit < 0 || p.threads < 0)
     return KDTREE_BAD_SHAPE;
   if (!is_index_bits(p.qo_indptr_bits) || !is_index_bits(p.kv_indices_bits))
     return KDTREE_BAD_DTYPE;
@@ -38,11 +49,12 @@ int check(const kdtree_verify_attn_params& p, Device device) {
   if (!aligned(p.q, 16) || !aligned(p.kv_pool, 16) || !aligned(p.k_draft, 16))
     return KDTREE_BAD_POINTER;
   const int64_t bytes = element_bytes(p.dtype);
+  const int64_t kv_bytes = p.kv_dtype == KDTREE_KV_E4M3 ? 1 : bytes;
   if (p.q_token_stride * bytes % 16 != 0 || p.q_head_stride * bytes % 16 != 0 ||
-      p.kv_slot_stride * bytes % 16 != 0 ||
+      p.kv_slot_stride * kv_bytes % 16 != 0 ||
       (p.k_draft != nullptr && p.k_draft_stride * bytes % 16 != 0))
     return KDTREE_BAD_STRIDE;
-  return KDTREE_OK;
+  return check_kv(p);
 }
 
 int check(const kdtree_gate_params& p) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 // How the CPU implementation and the fp64 reference read the params' host memory.
 namespace kdtree {
@@ -64,8 +65,33 @@ struct Fp32 {
   static Fp32 from(float x) { return {x}; }
 };
 
-// One request's rows, as verify_attn.h defines them.
-template <typename T>
+// fp8 e4m3: 4 bits of exponent (bias 7), 3 of mantissa, no infinity.
+struct E4m3 {
+  uint8_t bits;
+  float value() const {
+    const uint32_t rest = bits & 0x7fu;
+    const uint32_t sign = uint32_t{bits & 0x80u} << 24;
+    if (rest == 0x7fu) return from_bits(sign | 0x7fc00000u);
+    return from_bits(sign | to_bits(from_bits(rest << 20) * 0x1p120f));
+  }
+  // To nearest even; what lies beyond +-448 becomes that.
+  static E4m3 from(float x) {
+    const auto sign = static_cast<uint8_t>((to_bits(x) >> 24) & 0x80u);
+    const uint32_t b = to_bits(x) & 0x7fffffffu;
+    if (b > 0x7f800000u) return {static_cast<uint8_t>(sign | 0x7fu)};
+    if (b >= 0x43e00000u) return {static_cast<uint8_t>(sign | 0x7eu)};
+    if (b < 0x3c800000u) {  // subnormal: let the adder round
+      const uint32_t r = to_bits(from_bits(b) + 0x1p14f) - to_bits(0x1p14f);
+      return {static_cast<uint8_t>(sign | r)};
+    }
+    const uint32_t r = b + 0x7ffffu + ((b >> 20) & 1u);
+    return {static_cast<uint8_t>(sign | ((r - 0x3c000000u) >> 20))};
+  }
+};
+
+// One request's rows, as verify_attn.h defines them. T: type of q and of the draft tokens; Kv: of
+// the pool.
+template <typename T, typename Kv = T>
 class Request {
  public:
   Request(const kdtree_verify_attn_params& params, int64_t b)
@@ -87,13 +113,24 @@ class Request {
            head * p_.q_head_stride;
   }
 
-  // Key t of [0, keys()): the prefix, then the draft tokens. Its first 512 elements are the value.
-  const T* key(int64_t t) const {
-    if (t < prefix_) return slot(load_index(p_.kv_indices, p_.kv_indices_bits, kv_start_ + t));
+  // Calls use(elements) with key t of [0, keys()): the prefix, then the draft tokens. Its first 512
+  // elements are the value.
+  template <typename Use>
+  void key(int64_t t, const Use& use) const {
+    if (t < prefix_) return use(slot(load_index(p_.kv_indices, p_.kv_indices_bits, kv_start_ + t)));
     const int64_t token = first_token_ + t - prefix_;
-    if (p_.k_draft != nullptr) return static_cast<const T*>(p_.k_draft) + token * p_.k_draft_stride;
-    return slot(load_index(p_.out_cache_loc, p_.out_cache_loc_bits, token));
+    if (p_.k_draft != nullptr)
+      return use(static_cast<const T*>(p_.k_draft) + token * p_.k_draft_stride);
+    use(slot(load_index(p_.out_cache_loc, p_.out_cache_loc_bits, token)));
   }
+
+  // What q, key and value of key t go through before they are used.
+  static float seen_by_prefix(float q) {
+    if constexpr (std::is_same_v<T, Kv>) return q;
+    return Kv::from(q).value();
+  }
+  double key_scale(int64_t t) const { return scaled(t) ? double{p_.k_scale} : 1.0; }
+  double value_scale(int64_t t) const { return scaled(t) ? double{p_.v_scale} : 1.0; }
 
   bool sees(int64_t token, int64_t t) const {
     if (t < prefix_) return true;
@@ -102,9 +139,11 @@ class Request {
   }
 
  private:
-  const T* slot(int64_t index) const {
+  bool scaled(int64_t t) const { return !std::is_same_v<T, Kv> && t < prefix_; }
+
+  const Kv* slot(int64_t index) const {
     const bool inside = index >= 0 && index < p_.kv_slots;
-    return static_cast<const T*>(p_.kv_pool) +
+    return static_cast<const Kv*>(p_.kv_pool) +
            (inside ? index : p_.kv_slots - 1) * p_.kv_slot_stride;
   }
 

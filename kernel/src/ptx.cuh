@@ -3,11 +3,17 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
+#include <cstring>
 
-// The instructions that the kernels are made of; all of them exist on sm_80 and newer, PDL's do
-// nothing before sm_90.
+#ifdef KDTREE_EMULATED  // tests run the kernels on the CPU
+#include "emulator/ptx.h"
+#else
+
+// The instructions that the kernels are made of; all of them exist on sm_80 and newer, but
+// PDL's do nothing before sm_90, and e4m3 is taken apart by hand before sm_89.
 namespace kdtree::ptx {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -21,6 +27,9 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint32_t b
 }
 __device__ __forceinline__ void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void prefetch_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
@@ -75,6 +84,12 @@ __device__ __forceinline__ void mma<__half>(float (&c)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The two e4m3 in the lower half of `two`, the lower byte first, as fp16.
+__device__ __forceinline__ uint32_t widen(uint32_t two) {
+  const __half2_raw wide = __nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(two), __NV_E4M3);
+  return wide.x | uint32_t{wide.y} << 16;
+}
+
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -95,3 +110,5 @@ __device__ __forceinline__ void wait_for_previous() {
 }
 
 }  // namespace kdtree::ptx
+
+#endif

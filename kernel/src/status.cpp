@@ -25,6 +25,8 @@ const char* kdtree_status_string(int status) {
       return "this library was built without the CUDA kernels";
     case KDTREE_BAD_DEVICE:
       return "the GPU is older than sm_80 or has under 99 KiB of shared memory a block";
+    case KDTREE_BAD_SCALE:
+      return "k_scale or v_scale is not a positive finite number";
     default:
       break;
   }

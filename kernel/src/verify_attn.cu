@@ -59,6 +59,10 @@ int kdtree_verify_attn_cuda(const kdtree_verify_attn_params* params, void* strea
       params->workspace_bytes < bytes_needed(shape, params->batch))
     return KDTREE_BAD_WORKSPACE;
   const auto on = static_cast<cudaStream_t>(stream);
-  return params->dtype == KDTREE_BF16 ? launch_verify_attn<__nv_bfloat16>(*params, shape, on)
-                                      : launch_verify_attn<__half>(*params, shape, on);
+  const bool fp8 = params->kv_dtype == KDTREE_KV_E4M3;
+  if (params->dtype == KDTREE_BF16)
+    return fp8 ? launch_verify_attn<__nv_bfloat16, true>(*params, shape, on)
+               : launch_verify_attn<__nv_bfloat16, false>(*params, shape, on);
+  return fp8 ? launch_verify_attn<__half, true>(*params, shape, on)
+             : launch_verify_attn<__half, false>(*params, shape, on);
 }

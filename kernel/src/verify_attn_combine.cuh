@@ -9,7 +9,9 @@
 // shared memory.
 namespace kdtree {
 
-template <typename T, int kPiecesEach>
+// Fragments hold dims in the split kernel's order: kDraftApart's has the even ones of each 16
+// first.
+template <typename T, int kPiecesEach, bool kDraftApart = false>
 __global__ void __launch_bounds__(kThreads, 2)
     combine_kernel(const __grid_constant__ kdtree_verify_attn_params p, int groups, int row_tiles,
                    int nsplit, const float2* __restrict__ statistics) {
@@ -24,13 +26,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   at /= row_tiles;
   const int group = at % groups, request = at / groups;
 
-  const RequestShape shape(p, request);
+  const RequestShape<kDraftApart> shape(p, request);
   const int first_row = (group * row_tiles + nt) * 8;
   if (out == nullptr || first_row >= shape.tokens * p.heads) {
     ptx::wait_for_previous();  // or this kernel could be over before the split kernel is
     return;
   }
-  const BatchUnits batch(p, request, lane);
+  const BatchUnits<kDraftApart> batch(p, request, lane);
   const int per_split = batch.per_split(nsplit);
   const int first_split = batch.before / per_split;
   const int count = (batch.before + shape.units() - 1) / per_split - first_split + 1;
@@ -88,7 +90,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int i = 0; i < kPiecesEach; ++i) sums[warp][i][lane] = acc[i];
   __syncthreads();
 
-  // Fragment (w, i) is dims 128 i + 16 w + lane / 4 (+ 8) of rows 2 (lane % 4) and the next.
+  // Fragment (w, i) is dims 128 i + 16 w + lane / 4 (+ 8) of rows 2 (lane % 4) and the next; with
+  // kDraftApart 2 (lane / 4) (+ 1).
   if (warp >= kPiecesEach) return;
   float4 total = sums[0][warp][lane];
 #pragma unroll
@@ -97,7 +100,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     total.x += one.x, total.y += one.y, total.z += one.z, total.w += one.w;
   }
   const int fragment = piece + warp;
-  const int dim = fragment % 4 * 128 + fragment / 4 * 16 + lane / 4;
+  constexpr int kFirst = kDraftApart ? 2 : 1, kSecond = kDraftApart ? 1 : 8;
+  const int dim = fragment % 4 * 128 + fragment / 4 * 16 + kFirst * (lane / 4);
   const int64_t rows_total = int64_t{shape.tokens} * p.heads;
 #pragma unroll
   for (int odd_row = 0; odd_row < 2; ++odd_row) {
@@ -107,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     T* to = static_cast<T*>(out) + int64_t{shape.first_token + row / p.heads} * p.out_token_stride +
             row % p.heads * p.out_head_stride + dim;
     to[0] = static_cast<T>((odd_row == 1 ? total.y : total.x) * scale);
-    to[8] = static_cast<T>((odd_row == 1 ? total.w : total.z) * scale);
+    to[kSecond] = static_cast<T>((odd_row == 1 ? total.w : total.z) * scale);
   }
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -27,16 +28,22 @@ constexpr int kLanes = 16;
 
 using Scores = std::array<float, kTileKeys>;
 
+struct Factors {
+  float key = 1, value = 1;
+};
+
 struct Row {
   int64_t token = 0, head = 0;
   float highest = -std::numeric_limits<float>::infinity();
   float sum = 0;
   std::array<float, KDTREE_QK_DIM> q;
+  std::array<float, KDTREE_QK_DIM> q_for_prefix;
   std::array<float, KDTREE_V_DIM> acc{};
 };
 
 struct Scratch {
   std::array<std::array<float, KDTREE_QK_DIM>, kTileKeys> keys;
+  std::array<Factors, kTileKeys> factors;
   std::array<Row, kTaskRows> rows;
 };
 
@@ -85,7 +92,7 @@ void absorb(Row& row, const Scratch& scratch, const Scores& scores,
     if (!seen[at]) continue;
     const float weight = std::exp(scores[at] - row.highest);
     row.sum += weight;
-    add_scaled(row.acc.data(), scratch.keys[at].data(), weight);
+    add_scaled(row.acc.data(), scratch.keys[at].data(), weight * scratch.factors[at].value);
   }
 }
 
@@ -96,20 +103,25 @@ void store(const kdtree_verify_attn_params& p, void* base, int64_t token, const 
 }
 
 // Rows [first, first + count) of a request, row = token * heads + head.
-template <typename T>
-void attend(const kdtree_verify_attn_params& p, void* out, const Request<T>& request, int64_t first,
-            int64_t count) {
+template <typename T, typename Kv>
+void attend(const kdtree_verify_attn_params& p, void* out, const Request<T, Kv>& request,
+            int64_t first, int64_t count) {
   const auto scratch = std::make_unique<Scratch>();
   for (int64_t r = 0; r < count; ++r) {
     Row& row = scratch->rows[static_cast<size_t>(r)];
     row.token = (first + r) / p.heads;
     row.head = (first + r) % p.heads;
     widen(request.query(row.token, row.head), row.q.data());
+    std::transform(row.q.begin(), row.q.end(), row.q_for_prefix.begin(), request.seen_by_prefix);
   }
   for (int64_t t = 0; t < request.keys(); t += kTileKeys) {
     const int64_t keys = std::min(kTileKeys, request.keys() - t);
-    for (int64_t i = 0; i < keys; ++i)
-      widen(request.key(t + i), scratch->keys[static_cast<size_t>(i)].data());
+    for (int64_t i = 0; i < keys; ++i) {
+      const auto at = static_cast<size_t>(i);
+      request.key(t + i, [&](const auto* key) { widen(key, scratch->keys[at].data()); });
+      scratch->factors[at] = {static_cast<float>(double{p.sm_scale} * request.key_scale(t + i)),
+                              static_cast<float>(request.value_scale(t + i))};
+    }
     for (int64_t r = 0; r < count; ++r) {
       Row& row = scratch->rows[static_cast<size_t>(r)];
       Scores scores{};
@@ -117,7 +129,9 @@ void attend(const kdtree_verify_attn_params& p, void* out, const Request<T>& req
       for (int64_t i = 0; i < keys; ++i) {
         const auto at = static_cast<size_t>(i);
         seen[at] = request.sees(row.token, t + i);
-        if (seen[at]) scores[at] = dot(row.q.data(), scratch->keys[at].data()) * p.sm_scale;
+        const auto& q = t + i < request.prefix() ? row.q_for_prefix : row.q;
+        if (seen[at])
+          scores[at] = dot(q.data(), scratch->keys[at].data()) * scratch->factors[at].key;
       }
       absorb(row, *scratch, scores, seen, keys);
     }
@@ -128,11 +142,11 @@ void attend(const kdtree_verify_attn_params& p, void* out, const Request<T>& req
   }
 }
 
-template <typename T>
+template <typename T, typename Kv = T>
 void attend_all(const kdtree_verify_attn_params& p, void* out) {
   const int64_t tasks_each = (int64_t{p.draft_tokens} * p.heads + kTaskRows - 1) / kTaskRows;
   parallel_for(p.batch * tasks_each, p.threads, [&](int64_t task) {
-    const Request<T> request(p, task / tasks_each);
+    const Request<T, Kv> request(p, task / tasks_each);
     const int64_t first = task % tasks_each * kTaskRows;
     const int64_t count = std::min(kTaskRows, request.tokens() * p.heads - first);
     if (count > 0) attend(p, out, request, first, count);
@@ -152,12 +166,13 @@ int kdtree_verify_attn_cpu(const kdtree_verify_attn_params* params) {
                   ? params->out_scratch
                   : params->out;
   if (out == nullptr) return KDTREE_BAD_POINTER;
+  const bool fp8 = params->kv_dtype == KDTREE_KV_E4M3;
   switch (params->dtype) {
     case KDTREE_BF16:
-      attend_all<Bf16>(*params, out);
+      fp8 ? attend_all<Bf16, E4m3>(*params, out) : attend_all<Bf16>(*params, out);
       break;
     case KDTREE_FP16:
-      attend_all<Fp16>(*params, out);
+      fp8 ? attend_all<Fp16, E4m3>(*params, out) : attend_all<Fp16>(*params, out);
       break;
     default:
       attend_all<Fp32>(*params, out);

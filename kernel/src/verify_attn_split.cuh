@@ -4,8 +4,8 @@
 #include "ptx.cuh"
 #include "verify_attn_work.cuh"
 
-// The split kernel: block (split, group) attends 8 * kTiles query rows to the split's run of KV
-// units.
+// A block's part of the split kernel (verify_attn_walk.cuh) where KV is of q's type: 8 * kTiles
+// query rows attend a run of one request's KV units.
 //
 // Per step of 32 KV rows, in shared memory once for everything (a key's first 512 elements are its
 // value):
@@ -28,6 +28,13 @@ namespace kdtree {
 #endif
 constexpr bool kLoads = (KDTREE_ABLATE & 1) == 0, kScores = (KDTREE_ABLATE & 2) == 0;
 constexpr bool kValues = (KDTREE_ABLATE & 4) == 0, kCombine = (KDTREE_ABLATE & 8) == 0;
+
+// Attempts that wait for a GPU (kernel/bench/attempts.sh): 1 L2 prefetch of the tile after next, 2
+// the same, each group for every other tile. Results are right.
+#ifndef KDTREE_ATTEMPT
+#define KDTREE_ATTEMPT 0
+#endif
+constexpr bool kPrefetch = KDTREE_ATTEMPT != 0, kPrefetchShared = KDTREE_ATTEMPT == 2;
 
 constexpr float kNoMaximum = -1e30f;  // finite: differences of maxima stay numbers
 constexpr float kRaiseAbove = 8.0f;   // log2 of the largest weight that is let through
@@ -84,7 +91,7 @@ template <typename T>
 class RowGather {
  public:
   __device__ __forceinline__ RowGather(const kdtree_verify_attn_params& p,
-                                       const RequestShape& request, int row)
+                                       const RequestShape<>& request, int row)
       : p_(p), request_(request), row_(row) {}
 
   // Slot of the tile's row, read early; nothing to read for rows that don't come from the pool.
@@ -107,6 +114,14 @@ class RowGather {
                                          int64_t{slot < last ? slot : last} * p_.kv_slot_stride);
   }
 
+  // Asks for the tile's row, 9 lines, to be brought to L2; nothing for draft tokens.
+  __device__ __forceinline__ void prefetch(int tile, uint32_t slot, int chunk) const {
+    if (tile * kTileRows + row_ >= request_.prefix) return;
+    const char* from = pool_row(slot) + 128 * chunk;
+    ptx::prefetch_l2(from);
+    if (chunk == 0) ptx::prefetch_l2(from + 1024);
+  }
+
   __device__ __forceinline__ void load(int tile, uint32_t slot, uint32_t to, int chunk) const {
     const int key = tile * kTileRows + row_;
     const char* from = pool_row(slot);
@@ -124,15 +139,15 @@ class RowGather {
 
  private:
   const kdtree_verify_attn_params& p_;
-  const RequestShape& request_;
+  const RequestShape<>& request_;
   int row_;
 };
 
 // Bit nt: whether the query at column `column` + 8 nt of this block sees key.
-template <int kTiles>
+template <int kTiles, bool kDraftApart>
 __device__ __forceinline__ uint32_t visible_bits(const kdtree_verify_attn_params& p,
-                                                 const RequestShape& request, int request_index,
-                                                 int key, int first_row) {
+                                                 const RequestShape<kDraftApart>& request,
+                                                 int request_index, int key, int first_row) {
   if (key < request.prefix) return ~0u;
   const int draft = key - request.prefix;
   if (draft >= request.tokens) return 0;
@@ -168,7 +183,7 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
   const int mt = warp & 1, kq = warp >> 1;
   const int g = lane / 4, tig = lane % 4;
   const int load_row = static_cast<int>(threadIdx.x) / 8, chunk = lane % 8;
-  const RequestShape request(p, request_index);
+  const RequestShape<> request(p, request_index);
   const uint32_t base = ptx::shared_address(shared);
 
   // Q, then the first tile.
@@ -195,6 +210,7 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
   const RowGather<T> gather(p, request, load_row);
   gather.load(unit, gather.slot(unit), base, chunk);
   uint32_t next_slot = unit + 1 < end ? gather.slot(unit + 1) : 0;
+  uint32_t later_slot = kPrefetch && unit + 2 < end ? gather.slot(unit + 2) : 0;
   ptx::copy_wait<1>();
   __syncthreads();
 
@@ -244,7 +260,14 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
     __syncthreads();  // this tile is here, and the other stage is read out
     if (tile + 1 < end && (kLoads || tile == unit)) {
       gather.load(tile + 1, next_slot, base + (stage ^ kTileBytes), chunk);
-      if (tile + 2 < end) next_slot = gather.slot(tile + 2);
+      if constexpr (kPrefetch) {
+        const bool ours = !kPrefetchShared || static_cast<int>(blockIdx.x + tile) % 2 == 0;
+        if (tile + 2 < end && ours) gather.prefetch(tile + 2, later_slot, chunk);
+        next_slot = later_slot;
+        if (tile + 3 < end) later_slot = gather.slot(tile + 3);
+      } else if (tile + 2 < end) {
+        next_slot = gather.slot(tile + 2);
+      }
     }
     uint32_t seen = ~0u;
     if ((tile + 1) * kTileRows > request.prefix)
@@ -356,62 +379,6 @@ __device__ __forceinline__ void attend(const kdtree_verify_attn_params& p, int r
     if (g == 0) row_max[(mt * 2 + (kq >> 1)) * Layout::kRows + 8 * nt + own_column] = sum[nt];
   }
   __syncthreads();
-}
-
-template <typename T, int kTiles>
-__global__ void __launch_bounds__(kThreads, 1)
-    split_kernel(const __grid_constant__ kdtree_verify_attn_params p, int groups, int nsplit,
-                 float2* statistics) {
-  using Layout = SharedLayout<kTiles>;
-  extern __shared__ __align__(128) char shared[];
-  // In this order: the combine kernel may then read inputs as soon as it runs.
-  ptx::wait_for_previous();
-  ptx::launch_dependents();
-  const void* const out = target(p);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = static_cast<int>(blockIdx.x) % groups,
-            split = static_cast<int>(blockIdx.x) / groups;
-  const BatchUnits batch(p, 0, lane);
-  if (out == nullptr) return;
-  const int per_split = batch.per_split(nsplit);
-  const int64_t begin = int64_t{split} * per_split;
-  if (begin >= batch.total) return;
-  int unit = static_cast<int>(begin);
-  int end = batch.total - unit < per_split ? batch.total : unit + per_split;
-  const Located at(p, unit, lane);
-  int request = at.request, first_unit = at.first_unit;
-  const int first_row = group * Layout::kRows;
-  while (unit < end) {
-    const RequestShape shape(p, request);
-    const int next_unit = first_unit + shape.cost();
-    const int last_unit = first_unit + shape.units() < end ? first_unit + shape.units() : end;
-    if (unit < last_unit && first_row < shape.tokens * p.heads) {
-      const int partial = (split + request) * groups + group;
-      // Kept out of registers while they are all needed.
-      int4* walk = reinterpret_cast<int4*>(shared + Layout::kWalk);
-      if (threadIdx.x == 0) *walk = make_int4(next_unit, 0, request, end);
-      attend<T, kTiles>(p, request, unit - first_unit, last_unit - first_unit, partial, first_row,
-                        shared);
-      const float* sums = reinterpret_cast<const float*>(shared + Layout::kRowMax);
-      const float* maxima = reinterpret_cast<const float*>(shared + Layout::kMaximum);
-      const int row = static_cast<int>(threadIdx.x);
-      const int4 at_end = *walk;
-      if (row < Layout::kRows)
-        statistics[((int64_t{static_cast<int>(blockIdx.x) / groups} + at_end.z) * groups +
-                    static_cast<int>(blockIdx.x) % groups) *
-                       Layout::kRows +
-                   row] = make_float2(maxima[row], sums[row] + sums[row + Layout::kRows] +
-                                                       sums[row + 2 * Layout::kRows] +
-                                                       sums[row + 3 * Layout::kRows]);
-      unit = first_unit = at_end.x;
-      request = at_end.z + 1;
-      end = at_end.w;
-      __syncthreads();
-    } else {
-      unit = first_unit = next_unit;
-      ++request;
-    }
-  }
 }
 
 }  // namespace kdtree

@@ -9,7 +9,8 @@
 
 // Who does what, worked out on the device from the index arrays. A unit is kTileRows keys of one
 // request; each request has kTakeUpUnits more, in which there is nothing to do. The units of the
-// batch, in order, are dealt out to the splits in equal runs.
+// batch, in order, are dealt out to the splits in equal runs. With kDraftApart no unit holds both
+// prefix and draft tokens, which are of two types then.
 namespace kdtree {
 
 __device__ __forceinline__ int64_t load_index(const void* array, int bits, int64_t at) {
@@ -22,6 +23,7 @@ __device__ __forceinline__ uint32_t load_slot(const void* array, int bits, int64
   return static_cast<const uint32_t*>(array)[bits == 64 ? 2 * at : at];
 }
 
+template <bool kDraftApart = false>
 struct RequestShape {
   int first_token;
   int kv_start;
@@ -38,8 +40,12 @@ struct RequestShape {
     prefix = static_cast<int>(length < 0 ? 0 : length);
   }
   __device__ __forceinline__ int keys() const { return prefix + tokens; }
+  __device__ __forceinline__ int prefix_units() const {
+    return static_cast<int>((int64_t{prefix} + kTileRows - 1) / kTileRows);
+  }
   __device__ __forceinline__ int units() const {
-    return tokens == 0 ? 0
+    if (tokens == 0) return 0;
+    return kDraftApart ? prefix_units() + (tokens + kTileRows - 1) / kTileRows
                        : static_cast<int>((int64_t{prefix} + tokens + kTileRows - 1) / kTileRows);
   }
   __device__ __forceinline__ int cost() const { return tokens == 0 ? 0 : units() + kTakeUpUnits; }
@@ -55,12 +61,14 @@ __device__ __forceinline__ int warp_inclusive_sum(int value, int lane) {
 }
 
 // Called by whole warps: units of the batch, and of the requests before `b`.
+template <bool kDraftApart = false>
 struct BatchUnits {
   int total = 0;
   int before = 0;
   __device__ __forceinline__ BatchUnits(const kdtree_verify_attn_params& p, int b, int lane) {
     for (int base = 0; base < p.batch; base += 32) {
-      const int units = base + lane < p.batch ? RequestShape(p, base + lane).cost() : 0;
+      const int units =
+          base + lane < p.batch ? RequestShape<kDraftApart>(p, base + lane).cost() : 0;
       total += __reduce_add_sync(0xffffffffu, units);
       before += __reduce_add_sync(0xffffffffu, base + lane < b ? units : 0);
     }
@@ -71,12 +79,14 @@ struct BatchUnits {
 };
 
 // Called by whole warps: the request that holds `unit`, and its first unit. There is one.
+template <bool kDraftApart = false>
 struct Located {
   int request = 0;
   int first_unit = 0;
   __device__ __forceinline__ Located(const kdtree_verify_attn_params& p, int unit, int lane) {
     for (int base = 0; base < p.batch; base += 32) {
-      const int units = base + lane < p.batch ? RequestShape(p, base + lane).cost() : 0;
+      const int units =
+          base + lane < p.batch ? RequestShape<kDraftApart>(p, base + lane).cost() : 0;
       const int end = first_unit + warp_inclusive_sum(units, lane);
       const uint32_t past = __ballot_sync(0xffffffffu, end > unit);
       if (past != 0) {

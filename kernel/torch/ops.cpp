@@ -129,7 +129,7 @@ STABLE_TORCH_LIBRARY(kdtree, m) {
       "Tensor kv_indices, Tensor? custom_mask, Tensor? mask_indptr, Tensor? out_cache_loc, "
       "Tensor(b!) workspace, "
       "int draft_tokens, float sm_scale, Tensor? enable=None, Tensor(c!)? out_scratch=None, int "
-      "nsplit=0) -> ()");
+      "nsplit=0, float k_scale=1.0, float v_scale=1.0) -> ()");
   m.def(
       "verify_attn_workspace_bytes(int batch, int draft_tokens, int heads, Tensor like, int "
       "nsplit=0) -> int");

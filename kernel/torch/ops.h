@@ -14,7 +14,8 @@ void verify_attn(const Tensor& q, const MaybeTensor& k_draft, const Tensor& out,
                  const Tensor& kv_indices, const MaybeTensor& custom_mask,
                  const MaybeTensor& mask_indptr, const MaybeTensor& out_cache_loc,
                  const Tensor& workspace, int64_t draft_tokens, double sm_scale,
-                 const MaybeTensor& enable, const MaybeTensor& out_scratch, int64_t nsplit);
+                 const MaybeTensor& enable, const MaybeTensor& out_scratch, int64_t nsplit,
+                 double k_scale, double v_scale);
 
 void gate(const Tensor& word, const Tensor& qo_indptr, const Tensor& kv_indptr,
           const Tensor& gated_qo_indptr, const Tensor& gated_kv_indptr, const Tensor& flags);

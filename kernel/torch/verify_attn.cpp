@@ -3,10 +3,31 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "ops.h"
 
 namespace kdtree::op {
+namespace {
+
+// Type and scales of the pool.
+void check_pool(const Checker& check, const Tensor& q, const MaybeTensor& k_draft,
+                const Tensor& kv_pool, double k_scale, double v_scale,
+                kdtree_verify_attn_params& p) {
+  if (kv_pool.scalar_type() != ScalarType::Float8_e4m3fn)
+    return check.type(kv_pool, "kv_pool", {q.scalar_type(), ScalarType::Float8_e4m3fn});
+  check.type(q, "q", {ScalarType::BFloat16, ScalarType::Half});
+  check.require(k_draft.has_value(), "k_draft", "must be given with a float8 kv_pool", "None");
+  for (const auto& [name, scale] : {std::pair{"k_scale", k_scale}, std::pair{"v_scale", v_scale}})
+    check.require(std::isfinite(static_cast<float>(scale)) && static_cast<float>(scale) > 0, name,
+                  "must be above 0 and finite", scale);
+  p.kv_dtype = KDTREE_KV_E4M3;
+  p.k_scale = static_cast<float>(k_scale);
+  p.v_scale = static_cast<float>(v_scale);
+}
+
+}  // namespace
 
 int64_t verify_attn_workspace_bytes(int64_t batch, int64_t draft_tokens, int64_t heads,
                                     const Tensor& like, int64_t nsplit) {
@@ -30,11 +51,12 @@ void verify_attn(const Tensor& q, const MaybeTensor& k_draft, const Tensor& out,
                  const Tensor& kv_indices, const MaybeTensor& custom_mask,
                  const MaybeTensor& mask_indptr, const MaybeTensor& out_cache_loc,
                  const Tensor& workspace, int64_t draft_tokens, double sm_scale,
-                 const MaybeTensor& enable, const MaybeTensor& out_scratch, int64_t nsplit) {
+                 const MaybeTensor& enable, const MaybeTensor& out_scratch, int64_t nsplit,
+                 double k_scale, double v_scale) {
   const Checker check("verify_attn", q);
   kdtree_verify_attn_params p{};
   p.struct_bytes = sizeof p;
-  p.dtype = check.data_type(q, "q");
+  p.dtype = static_cast<int16_t>(check.data_type(q, "q"));
   check.require(q.dim() == 3 && q.size(2) == KDTREE_QK_DIM, "q", "must be [tokens, heads, 576]",
                 shape_of(q));
   check.require(q.stride(2) == 1, "q", "must have contiguous elements", q.stride(2));
@@ -54,10 +76,11 @@ void verify_attn(const Tensor& q, const MaybeTensor& k_draft, const Tensor& out,
   p.kv_indices_bits = check.index(kv_indices, "kv_indices", 0);
 
   check.on_device(kv_pool, "kv_pool");
-  check.type(kv_pool, "kv_pool", {q.scalar_type()});
+  check_pool(check, q, k_draft, kv_pool, k_scale, v_scale, p);
   const int64_t pool_dims = kv_pool.dim();
   check.require((pool_dims == 2 || (pool_dims == 3 && kv_pool.size(1) == 1)) &&
-                    kv_pool.size(0) >= 1 && kv_pool.size(pool_dims - 1) == KDTREE_QK_DIM,
+                    kv_pool.size(0) >= 1 && kv_pool.size(0) <= INT32_MAX &&
+                    kv_pool.size(pool_dims - 1) == KDTREE_QK_DIM,
                 "kv_pool", "must be [slots, 576] or [slots, 1, 576]", shape_of(kv_pool));
   check.require(kv_pool.stride(pool_dims - 1) == 1, "kv_pool", "must have contiguous elements",
                 kv_pool.stride(pool_dims - 1));
@@ -108,7 +131,7 @@ void verify_attn(const Tensor& q, const MaybeTensor& k_draft, const Tensor& out,
   p.k_draft = pointer<const void>(k_draft);
   p.kv_pool = kv_pool.data_ptr();
   p.kv_slot_stride = kv_pool.stride(0);
-  p.kv_slots = kv_pool.size(0);
+  p.kv_slots = static_cast<int32_t>(kv_pool.size(0));
   p.out = out.data_ptr();
   p.out_head_stride = KDTREE_V_DIM;
   p.out_scratch = pointer<void>(out_scratch);

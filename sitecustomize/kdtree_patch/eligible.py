@@ -4,6 +4,7 @@
 Reasons are BACK_* of stats_format; None = eligible. What is asked follows kernel/include/kdtree/verify_attn.h.
 """
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from .contract import KERNEL_KNOWN, KERNEL_LEADING, KERNEL_NEUTRAL
 
 QK_DIM, V_DIM, MAX_DRAFT_TOKENS, MAX_HEADS, MAX_BATCH = 576, 512, 128, 128, 4096
 _DTYPES = {"torch.bfloat16", "torch.float16"}
+KV_TYPES = {"torch.float8_e4m3fn": "fp8_e4m3"}  # of a KV pool that isn't of q's type: its name in the manifest
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,18 @@ def check_layer(backend: object, layer: object, k: object, v: object) -> int | N
         return f.BACK_CONTEXT_PARALLEL
     if k is None or v is None:
         return f.BACK_SHARED_KV
-    if getattr(layer, "k_scale", None) is not None or getattr(layer, "v_scale", None) is not None:
-        return f.BACK_KV_DTYPE
     return None
 
 
-def check_call(bound: dict[str, object], seq_lens_sum: int | None) -> int | None:
+def check_call(bound: dict[str, object], seq_lens_sum: int | None,
+               proven_kv: frozenset[str] = frozenset()) -> int | None:
     """What the call of extend_attention_fwd says. seq_lens_sum: sum of the prefixes if the host knows it, for the mask's
-    length; on the CPU mask_indptr itself is read."""
+    length; on the CPU mask_indptr itself is read. proven_kv: values of KV_TYPES that the selftest has proven here."""
     for name, value in bound.items():
         if name in KERNEL_NEUTRAL and value is not KERNEL_NEUTRAL[name]:
             return f.BACK_SIGNATURE
-    return _check_flags(bound) or _check_tensors(bound) or _check_mask(bound, seq_lens_sum)
+    return (_check_flags(bound) or _check_tensors(bound) or _check_kv_type(bound, proven_kv)
+            or _check_mask(bound, seq_lens_sum))
 
 
 def check_signature(signature: Signature, bound: dict[str, object]) -> int | None:
@@ -96,9 +98,35 @@ def _check_flags(bound: dict[str, object]) -> int | None:
         return f.BACK_SLIDING_WINDOW
     if (bound.get("xai_temperature_len") or 0) > 0:
         return f.BACK_TEMPERATURE
-    if bound.get("k_scale", 1.0) not in (None, 1.0) or bound.get("v_scale", 1.0) not in (None, 1.0):
-        return f.BACK_KV_DTYPE
     return None
+
+
+def kv_type(bound: dict[str, object]) -> str:
+    """Of the pool: "" if it is of q's type, a value of KV_TYPES, or "unknown"."""
+    pool = bound["k_buffer"].dtype
+    return "" if pool == bound["q_extend"].dtype else KV_TYPES.get(str(pool), "unknown")
+
+
+def scales(bound: dict[str, object]) -> tuple[float, float]:
+    """k_scale and v_scale as the engine gives them to its own kernel; 1.0 where it gives none. TypeError, ValueError: not
+    numbers of the host."""
+    given = (bound.get("k_scale"), bound.get("v_scale"))
+    if any(hasattr(one, "device") for one in given):
+        raise TypeError("k_scale or v_scale is a tensor")
+    k, v = (1.0 if one is None else float(one) for one in given)
+    return k, v
+
+
+def _check_kv_type(bound: dict[str, object], proven_kv: frozenset[str]) -> int | None:
+    kind = kv_type(bound)
+    try:
+        k_scale, v_scale = scales(bound)
+    except (TypeError, ValueError):
+        return f.BACK_KV_DTYPE
+    if not kind:
+        return None if k_scale == v_scale == 1.0 else f.BACK_KV_DTYPE
+    positive = all(0 < one < math.inf for one in (k_scale, v_scale))
+    return None if kind in proven_kv and positive and str(bound["q_extend"].dtype) in _DTYPES else f.BACK_KV_DTYPE
 
 
 def _check_tensors(bound: dict[str, object]) -> int | None:
@@ -110,7 +138,7 @@ def _check_tensors(bound: dict[str, object]) -> int | None:
         return f.BACK_KV_LAYOUT
     if values.data_ptr() != keys.data_ptr():
         return f.BACK_KV_LAYOUT
-    if keys.dtype != q.dtype or values.dtype != q.dtype:
+    if keys.dtype != values.dtype:
         return f.BACK_KV_DTYPE
     if str(q.dtype) not in _DTYPES and not (str(q.dtype) == "torch.float32" and q.device.type == "cpu"):
         return f.BACK_DTYPE

@@ -4,19 +4,23 @@
 `bound` below is one call's arguments of the engine's extend_attention_fwd by name, found eligible."""
 import sys
 
+from . import eligible
 from .compare import Accumulator, SlotCounts
 from .env import Settings
 from .release import KernelError, check_files, check_modules, digest_of
 
+_FP8_TOLERANCE = 16  # an ULP of e4m3 in ULP of bf16: 3 bits of mantissa against 7
+
 
 class Kernel:
-    """The loaded op of the release that `manifest` is of. library_sha256: what runs; accumulator, slot_counts: what was
-    found.
+    """The loaded op of the release that `manifest` is of. library_sha256: what runs; proven_kv: which types of KV pool,
+    beside q's own, the selftest of this release has proven on this host; accumulator, slot_counts: what was found.
 
     Errors: KernelError from the constructor. The methods raise what the op raises."""
 
     def __init__(self, settings: Settings, manifest: dict[str, object]):
         library, torch = settings.library, sys.modules["torch"]
+        self.proven_kv = frozenset(str(kind) for kind in manifest.get("proven_kv") or ())
         self.library_sha256 = digest_of(library)
         check_files(manifest, library)
         try:
@@ -77,17 +81,20 @@ class Kernel:
     def verify(self, bound: dict[str, object], out: object, scratch: object = None, enable: object = None) -> None:
         """Our kernel's answer into `out`, or what `enable` (int32 [1] on the device) says."""
         q, scale = bound["q_extend"], bound.get("sm_scale")
+        scales = dict(zip(("k_scale", "v_scale"), eligible.scales(bound))) if eligible.kv_type(bound) else {}
         self.ops.verify_attn(
             q, bound["k_extend"], out, bound["k_buffer"], bound["qo_indptr"], bound["kv_indptr"], bound["kv_indices"],
             bound["custom_mask"], bound["mask_indptr"], None, self._workspace(bound), bound["max_len_extend"],
-            float(scale) if scale else q.shape[2] ** -0.5, enable, scratch, self._nsplit)
+            float(scale) if scale else q.shape[2] ** -0.5, enable, scratch, self._nsplit, **scales)
 
     def compare(self, ours: object, engines: object, bound: dict[str, object], layer: int,
                 enable: object = None) -> None:
-        """Adds the difference of one layer to the accumulator."""
+        """Adds |ours - engines| of one layer to the accumulator. Over an fp8 pool the tolerances are wider: there the
+        engine's kernel rounds its weights to three bits of mantissa, and ours does not."""
         accumulator = self.accumulator.make(bound["q_extend"].device.type == "cuda")
+        wider = _FP8_TOLERANCE if eligible.kv_type(bound) else 1
         self.ops.compare(ours, engines, bound["kv_indptr"], layer, accumulator, self._workspace(bound), enable,
-                         self._max_ulp, self._mean_ulp)
+                         wider * self._max_ulp, wider * self._mean_ulp)
 
     def gate(self, word: object, bound: dict[str, object], qo_indptr: object, kv_indptr: object, flags: object) -> None:
         """Writes this step's gated index arrays and flags; see kernel/include/kdtree/gate.h."""

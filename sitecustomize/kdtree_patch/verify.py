@@ -67,7 +67,7 @@ class _Call:
             return None, f.BACK_SIGNATURE
         reason = eligible.check_signature(signature, bound)
         if reason is None:
-            reason = eligible.check_call(bound, getattr(self._batch, "seq_lens_sum", None))
+            reason = eligible.check_call(bound, getattr(self._batch, "seq_lens_sum", None), self._patch.kernel.proven_kv)
         return bound, reason
 
 

@@ -17,6 +17,8 @@ CASES = [
     Case("pool", torch.float16, [65], 9, draft_from="pool", index_dtype=torch.int32),
     Case("causal", torch.float16, [1, 31, 32, 33], 3, mask="none"),
     Case("wide", torch.bfloat16, [70], 33),
+    Case("fp8", torch.bfloat16, [0, 33, 200], 9, mask="uint8", kv="fp8_e4m3", k_scale=0.5, v_scale=0.25),
+    Case("fp8 wide", torch.float16, [70], 33, kv="fp8_e4m3", v_scale=2.0),
 ]
 
 

@@ -52,6 +52,15 @@ struct Call {
   }
 };
 
+void to_e4m3(kdtree_verify_attn_params& p, float k_scale, float v_scale) {
+  p.dtype = KDTREE_BF16;
+  p.kv_dtype = KDTREE_KV_E4M3;
+  p.k_draft = p.q;
+  p.k_draft_stride = KDTREE_QK_DIM;
+  p.k_scale = k_scale;
+  p.v_scale = v_scale;
+}
+
 TEST(Abi, GoodCallIsTaken) {
   Call call;
   EXPECT_EQ(kdtree_verify_attn_cpu(&call.params), KDTREE_OK);
@@ -74,6 +83,12 @@ TEST(Abi, BadCallsAreRefusedAndWriteNothing) {
       {KDTREE_BAD_POINTER, [](auto& p) { p.out_cache_loc = nullptr; }},
       {KDTREE_BAD_POINTER, [](auto& p) { p.mask = reinterpret_cast<const uint8_t*>(p.q); }},
       {KDTREE_BAD_POINTER, [](auto& p) { p.kv_pool = static_cast<const char*>(p.kv_pool) + 4; }},
+      {KDTREE_BAD_DTYPE, [](auto& p) { p.kv_dtype = 2; }},
+      {KDTREE_BAD_DTYPE, [](auto& p) { p.kv_dtype = KDTREE_KV_E4M3; }},  // with fp32
+      {KDTREE_BAD_POINTER,                                               // without k_draft
+       [](auto& p) { p.dtype = KDTREE_BF16, p.kv_dtype = KDTREE_KV_E4M3; }},
+      {KDTREE_BAD_SCALE, [](auto& p) { to_e4m3(p, 0.0F, 1.0F); }},
+      {KDTREE_BAD_SCALE, [](auto& p) { to_e4m3(p, 1.0F, std::numeric_limits<float>::infinity()); }},
       {KDTREE_BAD_STRIDE, [](auto& p) { p.kv_slot_stride = 577; }},
       {KDTREE_BAD_STRIDE, [](auto& p) { p.q_token_stride = 1; }},
   };
@@ -89,7 +104,7 @@ TEST(Abi, BadCallsAreRefusedAndWriteNothing) {
 
 TEST(Abi, EveryStatusHasItsOwnText) {
   std::vector<std::string> texts;
-  for (int status = KDTREE_BAD_DEVICE; status <= KDTREE_OK; ++status) {
+  for (int status = KDTREE_BAD_SCALE; status <= KDTREE_OK; ++status) {
     const std::string text = kdtree_status_string(status);
     EXPECT_EQ(std::count(texts.begin(), texts.end(), text), 0) << text;
     texts.push_back(text);

@@ -33,6 +33,36 @@ def test_floor_and_bound() -> None:
     assert wide["floor_us"] == pytest.approx(65_601 * 520 * 2176 / 600e6, rel=1e-3)
 
 
+def test_fp8_reads_half_the_bytes() -> None:
+    b = bench()
+    assert b.rates(b.point(1, 65_536, 9) | {"kv": "fp8_e4m3"}, 10.0, CEILING)["kv_gb_per_s"] == pytest.approx(
+        b.rates(b.point(1, 65_536, 9), 10.0, CEILING)["kv_gb_per_s"] / 2, abs=0.1)
+
+
+def test_sweep_judges_the_chooser() -> None:
+    b = bench()
+    facts = {"gpu": "G", "driver": "1", "cuda": "13"}
+    good = b.sweep_point(b.point(1, 65_536, 9), 132, lambda n: 50.0 if n == 66 else 60.0)
+    assert (good["chosen_nsplit"], good["best_nsplit"], good["right"]) == (66, 66, True)
+    assert 1 not in good["us"], "one split of a long context is not worth its time"
+    wide = b.sweep_point(b.point(1, 65_536, 33), 132, lambda n: 100.0 - 30 * (n == 22))
+    assert (wide["chosen_nsplit"], wide["best_nsplit"], wide["right"]) == (18, 22, False), "18 is tried too"
+    assert "leave KDTREE_NSPLIT empty" in b.sweep_table(facts | {"rows": [good]})
+    assert "wrong in 1 of 2 rows. No single" in b.sweep_table(facts | {"rows": [good, wide]})
+    flat = b.sweep_point(b.point(1, 65_536, 9), 132, lambda n: 100.0)
+    assert "KDTREE_NSPLIT=22 is within" in b.sweep_table(facts | {"rows": [flat, wide]})
+
+
+def test_chooser_is_the_kernels() -> None:
+    b = bench()
+    for line in (ROOT / "kernel/README.md").read_text().splitlines():
+        cells = [c.strip() for c in line.split("|")]
+        if len(cells) == 6 and cells[1].isdigit() and cells[2].isdigit() and " x " in cells[3]:
+            p = b.point(1, 1000, int(cells[1]), heads=int(cells[2]))
+            assert b.chosen_nsplit(p, 132) == int(cells[3].split(", ")[1]), line
+            assert b.chosen_nsplit(p, 188) == int(cells[4].split(", ")[1]), line
+
+
 def test_mixed_batch_counts_its_own_lengths() -> None:
     b = bench()
     mixed = b.rates(b.point(2, 1000, 1, contexts=[1000, 500]), 10.0, CEILING)

@@ -9,19 +9,19 @@ from kdtree_kernel.selftest import Case, make_inputs
 
 from scenes import SCALE, want
 
-P, I32, I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+P, I16, I32, I64, F32 = ctypes.c_void_p, ctypes.c_int16, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 
 
 class Params(ctypes.Structure):
     """struct kdtree_verify_attn_params."""
 
     _fields_ = [
-        ("struct_bytes", ctypes.c_uint32), ("dtype", I32), ("batch", I32), ("draft_tokens", I32), ("heads", I32),
+        ("struct_bytes", ctypes.c_uint32), ("dtype", I16), ("kv_dtype", I16), ("batch", I32), ("draft_tokens", I32), ("heads", I32),
         ("nsplit", I32), ("sm_scale", ctypes.c_float), ("threads", I32), ("q", P), ("q_token_stride", I64),
         ("q_head_stride", I64), ("k_draft", P), ("k_draft_stride", I64), ("kv_pool", P), ("kv_slot_stride", I64),
-        ("kv_slots", I64), ("out", P), ("out_token_stride", I64), ("out_head_stride", I64), ("out_scratch", P),
+        ("kv_slots", I32), ("k_scale", F32), ("out", P), ("out_token_stride", I64), ("out_head_stride", I64), ("out_scratch", P),
         ("qo_indptr", P), ("kv_indptr", P), ("kv_indices", P), ("out_cache_loc", P), ("qo_indptr_bits", I32),
-        ("kv_indices_bits", I32), ("out_cache_loc_bits", I32), ("reserved", I32), ("mask", P), ("mask_indptr", P),
+        ("kv_indices_bits", I32), ("out_cache_loc_bits", I32), ("v_scale", F32), ("mask", P), ("mask_indptr", P),
         ("enable", P), ("workspace", P), ("workspace_bytes", I64),
     ]
 

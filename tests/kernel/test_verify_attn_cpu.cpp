@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "emulator/scene.h"
 #include "host_view.h"
 
 namespace kdtree {
@@ -58,7 +59,7 @@ class Scene {
   kdtree_verify_attn_params params(int32_t dtype, int32_t threads) {
     kdtree_verify_attn_params p{};
     p.struct_bytes = sizeof p;
-    p.dtype = dtype;
+    p.dtype = static_cast<int16_t>(dtype);
     p.batch = static_cast<int32_t>(shape_.prefixes.size());
     p.draft_tokens = shape_.draft_tokens;
     p.heads = shape_.heads;
@@ -69,7 +70,7 @@ class Scene {
     p.q_head_stride = p.k_draft_stride = p.kv_slot_stride = KDTREE_QK_DIM;
     p.k_draft = k_draft_.data();
     p.kv_pool = pool_.data();
-    p.kv_slots = static_cast<int64_t>(slots_.size()) + 1;
+    p.kv_slots = static_cast<int32_t>(slots_.size()) + 1;
     p.out = out_.data();
     p.out_token_stride = int64_t{shape_.heads} * KDTREE_V_DIM;
     p.out_head_stride = KDTREE_V_DIM;
@@ -145,6 +146,63 @@ TEST(VerifyAttnCpu, Fp32IsRight) {
     Scene<Fp32> scene(shape);
     EXPECT_LT(worst_difference(scene, KDTREE_FP32, 2), 1e-6);
   }
+}
+
+TEST(VerifyAttnCpu, E4m3PoolIsRight) {
+  for (const auto& [prefixes, draft_tokens, heads] : kShapes) {
+    const emulator::SceneShape shape{prefixes, draft_tokens, heads, 0};
+    emulator::Scene<Bf16, true> wide(shape);
+    kdtree_verify_attn_params p = wide.params();
+    ASSERT_EQ(kdtree_verify_attn_cpu(&p), KDTREE_OK);
+    EXPECT_LT(wide.worst_difference(p), 3e-3);
+    for (float kdtree_verify_attn_params::*scale :
+         {&kdtree_verify_attn_params::k_scale, &kdtree_verify_attn_params::v_scale}) {
+      if (prefixes[0] < 2) continue;  // one key: its score doesn't matter
+      kdtree_verify_attn_params other = p;
+      other.*scale *= 2;
+      EXPECT_GT(wide.worst_difference(other), 0.05);
+    }
+    emulator::Scene<Fp16, true> half(shape);
+    p = half.params();
+    ASSERT_EQ(kdtree_verify_attn_cpu(&p), KDTREE_OK);
+    EXPECT_LT(half.worst_difference(p), 4e-4);
+  }
+}
+
+// Against the definition: the nearest of all finite values, of two the one whose last bit is 0.
+TEST(E4m3, EveryCodeAndRounding) {
+  for (int code = 0; code < 256; ++code) {
+    const E4m3 one{static_cast<uint8_t>(code)};
+    const int exponent = code >> 3 & 15;
+    const int mantissa = code & 7;
+    if ((code & 127) == 127) {
+      EXPECT_TRUE(std::isnan(one.value()));
+    } else {
+      const double size =
+          exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+      EXPECT_EQ(one.value(), code >= 128 ? -size : size);
+      EXPECT_EQ(E4m3::from(one.value()).bits, code);
+    }
+  }
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> exponent(-13, 10);
+  for (int i = 0; i < 20'000; ++i) {
+    double exact = std::exp2(exponent(random));
+    if (i % 4 == 0) exact = std::ldexp(std::round(std::ldexp(exact, 10)), -10);  // ties
+    const auto x = static_cast<float>(exact);
+    int best = 0;
+    for (int code = 1; code < 127; ++code) {
+      const auto distance = [&](int c) {
+        return std::abs(double{E4m3{static_cast<uint8_t>(c)}.value()} - double{x});
+      };
+      if (distance(code) < distance(best) || (distance(code) == distance(best) && code % 2 == 0))
+        best = code;
+    }
+    ASSERT_EQ(E4m3::from(x).bits, best) << x;
+    ASSERT_EQ(E4m3::from(-x).bits, best | 128) << x;
+  }
+  EXPECT_EQ(E4m3::from(std::numeric_limits<float>::infinity()).bits, 0x7e);
+  EXPECT_EQ(E4m3::from(std::numeric_limits<float>::quiet_NaN()).bits & 0x7f, 0x7f);
 }
 
 TEST(VerifyAttnCpu, ThreadsDoNotChangeABit) {

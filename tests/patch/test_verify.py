@@ -117,8 +117,9 @@ def four_dim(scene):
     scene.run_engine = False
     scene.pool.get_key_buffer = lambda i: scene.pool.rows.view(-1, 1, 1, 576)
 attempt("kv_layout_4d", four_dim)
-attempt("kv_dtype_scale", together(on("layer", k_scale=torch.tensor(1.0), v_scale=torch.tensor(1.0), k_scale_float=1.0,
-                                      v_scale_float=1.0)))
+def scaled(by): return on("layer", k_scale=torch.tensor(by), v_scale=torch.tensor(by), k_scale_float=by, v_scale_float=by)
+attempt("kv_dtype_scale", scaled(2.0))
+attempt("kv_scale_of_one_is_fine", scaled(1.0))
 def fp8(scene):
     scene.run_engine = False
     rows = scene.pool.rows.to(torch.float8_e4m3fn)
@@ -220,6 +221,35 @@ def modes(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return ask(Rig(tmp_path_factory.mktemp("modes")), MODES)
 
 
+FP8 = PREAMBLE + """
+from kdtree_kernel.selftest import Case, reference
+PATCH.ready(); PATCH.set_mode(f.ON)
+def fp8(k_scale, v_scale, kind=torch.float8_e4m3fn, batch=2):
+    scene = Scene(batch=batch)
+    scene.pool.rows = scene.pool.rows.to(kind)
+    for name, value in (("k_scale", k_scale), ("v_scale", v_scale)):
+        setattr(scene.layer, name, None if value is None else torch.tensor(value))
+        setattr(scene.layer, name + "_float", value)
+    before = list(PATCH.counters.handed_back), PATCH.counters.calls_kernel
+    calls, real = [], scene.backend.extend_attention_fwd
+    import functools
+    scene.backend.extend_attention_fwd = functools.wraps(real)(lambda *a, **k: calls.append(1))
+    out = scene.call()
+    case = Case("patch", torch.float16, [scene.prefix] * batch, scene.drafts, heads=scene.heads, kv="fp8_e4m3",
+                k_scale=k_scale or 1.0, v_scale=v_scale or 1.0)
+    want = reference(case, {"q": scene.q.view(-1, scene.heads, 576), "kv_pool": scene.pool.rows, "draft_rows": scene.k,
+                            "kv_indices": scene.backend.forward_metadata.kv_indices,
+                            "visible": [scene.mask[:, scene.prefix:]] * batch}, 0.1)
+    off = ((out.double() - want).norm(dim=-1) / want.norm(dim=-1)).max() if not calls else 0.0
+    moved = [i for i in range(32) if PATCH.counters.handed_back[i] != before[0][i]]
+    return [moved, PATCH.counters.calls_kernel - before[1], float(off), len(calls)]
+facts["plain"] = fp8(None, None)
+facts["scaled"] = fp8(0.5, 0.25)
+facts["no_scale"] = fp8(0.0, 1.0)
+facts["e5m2"] = fp8(None, None, torch.float8_e5m2)
+""" + SHOW
+
+
 @pytest.fixture(scope="module")
 def backs(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return ask(Rig(tmp_path_factory.mktemp("backs")), BACKS)
@@ -287,7 +317,7 @@ def test_a_call_that_is_handed_back_reaches_the_engines_kernel_once(backs: dict,
     assert backs[name][3] == 1
 
 
-@pytest.mark.parametrize("name", ["eligible", "mask_long_is_fine", "mask_bytes_are_fine", "qo_int64_is_fine",
+@pytest.mark.parametrize("name", ["eligible", "kv_scale_of_one_is_fine", "mask_long_is_fine", "mask_bytes_are_fine", "qo_int64_is_fine",
                                   "signature_default_is_fine"])
 def test_what_is_not_handed_back(backs: dict, name: str) -> None:
     assert backs[name] == [[], 1, 1, 0, ""]
@@ -349,3 +379,14 @@ def test_the_real_op_under_sglangs_own_class(real_library: Rig) -> None:
             assert error < 2e-3 and (writes, saved) == (1, True), (case, mode)
     assert (found["stats"]["compares"], found["stats"]["mismatches"], found["stats"]["calls_kernel"]) == (4, 0, 4)
     assert max(found["inference_mode"]) < 2e-3 and found["fp32"] < 1e-4 and found["slots_of_others_nan"] < 2e-3
+
+
+def test_fp8_kv_is_served_where_the_selftest_proved_it(real_library: Rig) -> None:
+    real_library.write_manifest(proven_kv=["fp8_e4m3"])
+    found = ask(real_library, FP8)
+    real_library.write_manifest(proven_kv=[])
+    for name in ("plain", "scaled"):
+        moved, kernel, off, engines = found[name]
+        assert (moved, kernel, engines) == ([], 1, 0) and off < 2e-3, (name, found[name])
+    for name in ("no_scale", "e5m2"):
+        assert found[name][:2] == [[f.BACK_KV_DTYPE], 0] and found[name][3] == 1, name

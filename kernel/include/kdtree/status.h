@@ -17,6 +17,7 @@ enum kdtree_status {
   KDTREE_NO_CUDA = -7,       /* built without the CUDA kernels */
   KDTREE_BAD_DEVICE =
       -8, /* the current GPU lacks what the kernels need (sm_80 or newer, 99 KiB shared memory) */
+  KDTREE_BAD_SCALE = -9, /* k_scale or v_scale is not a positive finite number */
 };
 
 #if defined(__GNUC__)

@@ -18,6 +18,11 @@
  * A row's 576 elements are the key; its first 512 are the value. out = softmax(sm_scale * q.k) v,
  * per row.
  *
+ * With an e4m3 kv_pool, k_draft is needed and stays of dtype, and as in SGLang's Triton kernel a
+ * prefix key's score is sm_scale * k_scale * e4m3(q).k, its value v_scale * v; draft keys see q
+ * as it is. e4m3() rounds to nearest even, and to +-448 what lies beyond. Unlike there, the weights
+ * are not rounded to e4m3.
+ *
  * A row that sees nothing (prefix 0 and all draft tokens masked) is NaN, as in SGLang's Triton
  * kernel. NaN and Inf in one request's q or KV never reach another request. Rows of requests with
  * n_b = 0 are not written. Bad lengths are data, not errors: the host never looks at them, so one
@@ -38,6 +43,11 @@ enum kdtree_dtype {
   KDTREE_FP32 = 2, /* CPU only */
 };
 
+enum kdtree_kv_dtype {
+  KDTREE_KV_SAME = 0, /* as dtype; k_scale and v_scale are ignored */
+  KDTREE_KV_E4M3 = 1, /* fp8 e4m3 (finite, one NaN), one byte an element */
+};
+
 /* What the int32 at `enable` says (gate.h writes it). */
 enum kdtree_enable {
   KDTREE_ENABLE_NOTHING = 0, /* write nothing at all */
@@ -52,7 +62,8 @@ enum kdtree_enable {
  */
 struct kdtree_verify_attn_params {
   uint32_t struct_bytes; /* sizeof(struct kdtree_verify_attn_params) */
-  int32_t dtype;         /* enum kdtree_dtype, of q, k_draft, kv_pool, out and out_scratch */
+  int16_t dtype;         /* enum kdtree_dtype, of q, k_draft, out and out_scratch */
+  int16_t kv_dtype;      /* enum kdtree_kv_dtype, of kv_pool; e4m3 needs a dtype of two bytes */
   int32_t batch;         /* requests, 1..KDTREE_MAX_BATCH */
   int32_t draft_tokens;  /* most draft tokens of a request, 1..KDTREE_MAX_DRAFT_TOKENS */
   int32_t heads;         /* query heads of this rank, 1..KDTREE_MAX_HEADS; one KV head */
@@ -67,13 +78,13 @@ struct kdtree_verify_attn_params {
   int64_t q_head_stride; /* both times the element size a multiple of 16 bytes */
 
   const void* k_draft;    /* [tokens, 576] keys of the draft tokens, in q's order; 16-byte aligned.
-                             Null: they are read    from kv_pool through out_cache_loc */
+                             Null: they are read from kv_pool through out_cache_loc */
   int64_t k_draft_stride; /* a multiple of 16 bytes */
 
   const void* kv_pool;    /* [slots, 576], 16-byte aligned */
   int64_t kv_slot_stride; /* a multiple of 16 bytes */
-  int64_t
-      kv_slots; /* slots in the pool, 1..2^31-1; an index outside [0, slots) is read as slots-1 */
+  int32_t kv_slots; /* slots in the pool, from 1; an index outside [0, slots) is read as slots-1 */
+  float k_scale;    /* e4m3: what a stored key is to be multiplied by, above 0 and finite */
 
   void* out; /* [tokens, heads, 512] */
   int64_t out_token_stride;
@@ -89,7 +100,7 @@ struct kdtree_verify_attn_params {
   int32_t qo_indptr_bits;     /* 32 or 64 */
   int32_t kv_indices_bits;    /* 32 or 64 */
   int32_t out_cache_loc_bits; /* 32 or 64 */
-  int32_t reserved;
+  float v_scale; /* e4m3: what a stored value is to be multiplied by, above 0 and finite */
 
   const uint8_t* mask;        /* token i of request b sees draft token j of it if
                                  mask[mask_indptr[b] + i*(prefix_b+n_b) + prefix_b + j] != 0; no other byte
@@ -114,7 +125,8 @@ extern "C" {
 KDTREE_API int64_t kdtree_verify_attn_workspace_bytes(int32_t batch, int32_t draft_tokens,
                                                       int32_t heads, int32_t nsplit);
 
-/* Enqueues on `stream` (a cudaStream_t) of the current device. bf16, fp16. Capture-safe. */
+/* Enqueues on `stream` (a cudaStream_t) of the current device. bf16, fp16, both with either
+ * kv_dtype. Capture-safe. */
 KDTREE_API int kdtree_verify_attn_cuda(const struct kdtree_verify_attn_params* params,
                                        void* stream);
 

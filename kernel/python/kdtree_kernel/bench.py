@@ -4,8 +4,9 @@
     python -m kdtree_kernel.bench --lib PATH [--json] [--out FILE.json] [--only B:CONTEXT:N,...] [--no-triton]
     python -m kdtree_kernel.bench --lib PATH --sweep nsplit
 
-Microseconds per call = median over replays of a graph of calls, divided by their number. KV rows are in bf16; the calls
-cycle over KV sets of together at least 160 MB, more than the L2 of any GPU this runs on, so KV comes from DRAM. The
+Microseconds per call = median over replays of a graph of calls, divided by their number. KV rows are in bf16, or in fp8 with
+--kv fp8_e4m3; the calls cycle over KV sets of together at least 160 MB, more than the L2 of any GPU this runs on, so KV
+comes from DRAM. The
 ceilings are measured in the same run with torch: reading a large tensor, and a large matrix product.
 
 `floor_us` is the time that the ceilings leave: each KV row read once, each row's 2176 FLOP a key. `bound` is `dram` or
@@ -28,7 +29,8 @@ import torch
 
 from kdtree_kernel.ops import load
 
-QK_DIM, V_DIM, ROW_BYTES = 576, 512, 1152
+QK_DIM, V_DIM = 576, 512
+KV = {"bf16": (torch.bfloat16, 1152), "fp8_e4m3": (torch.float8_e4m3fn, 576)}  # type, bytes a row
 COLD_BYTES = 160 * 10**6
 FLOP_PER_KEY_AND_ROW = 2 * (QK_DIM + V_DIM)
 SCALE = QK_DIM**-0.5
@@ -56,9 +58,10 @@ def make_sets(p: Point) -> list[dict[str, torch.Tensor]]:
     """Inputs of as many calls as are needed to read COLD_BYTES before a KV row is read again."""
     contexts = p.get("contexts") or [p["context"]] * p["batch"]
     n, keys, tokens = p["n"], sum(contexts), p["batch"] * p["n"]
-    sets = max(2, -(-COLD_BYTES // (keys * ROW_BYTES)))
+    dtype, row_bytes = KV[p["kv"]]
+    sets = max(2, -(-COLD_BYTES // (keys * row_bytes)))
     order = torch.randperm(sets * keys, device="cuda") if p["slots"] == "random" else torch.arange(sets * keys, device="cuda")
-    pool = torch.randn(sets * keys + 1, 1, QK_DIM, device="cuda", dtype=torch.bfloat16)
+    pool = torch.randn(sets * keys + 1, 1, QK_DIM, device="cuda", dtype=torch.bfloat16).to(dtype)
     k_draft = torch.randn(tokens, 1, QK_DIM, device="cuda", dtype=torch.bfloat16)
     mask_indptr = torch.tensor([0] + [n * (c + n) for c in contexts], device="cuda").cumsum(0)
     shared = {
@@ -143,7 +146,7 @@ def ceilings() -> dict[str, float]:
 def rates(p: Point, us: float, ceiling: dict[str, float]) -> dict[str, Any]:
     """Derived figures of a point: work done a second, floor and bound."""
     keys = sum(p.get("contexts") or [p["context"]] * p["batch"]) + p["batch"] * p["n"]
-    kv_bytes, flop = keys * ROW_BYTES, keys * p["n"] * p["heads"] * FLOP_PER_KEY_AND_ROW
+    kv_bytes, flop = keys * KV[p["kv"]][1], keys * p["n"] * p["heads"] * FLOP_PER_KEY_AND_ROW
     dram_us, matrix_us = kv_bytes / ceiling["read_gb_per_s"] / 1e3, flop / ceiling["matrix_tflop_per_s"] / 1e6
     floor = max(dram_us, matrix_us)
     bound = "latency" if floor < us / 2 else "dram" if dram_us >= matrix_us else "matrix"
@@ -183,21 +186,51 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def sweep_nsplit() -> dict[str, Any]:
-    """Times a few shapes at every useful nsplit; says whether the chooser's is within 5 % of the best."""
-    most = torch.cuda.get_device_properties(0).multi_processor_count
-    rows: list[dict[str, Any]] = []
-    for p in (point(1, 1024, 9), point(1, 16_384, 9), point(1, 65_536, 9), point(4, 65_536, 9), point(1, 65_536, 33)):
+SWEPT = [point(1, 1024, 9), point(1, 16_384, 9), point(1, 65_536, 9), point(4, 65_536, 9), point(1, 65_536, 33)]
+
+
+def chosen_nsplit(p: Point, multiprocessors: int) -> int:
+    """What the chooser takes (make_shape in kernel/src/verify_attn_shape.h)."""
+    return max(1, multiprocessors // -(-p["n"] * p["heads"] // 40))
+
+
+def sweep_point(p: Point, multiprocessors: int, time_us: Callable[[int], float]) -> dict[str, Any]:
+    """Times the useful numbers of splits, the chooser's among them. `right`: it is within 5 % of the best."""
+    chosen = chosen_nsplit(p, multiprocessors)
+    counts = {chosen, *(multiprocessors // d for d in (1, 2, 3, 4, 6, 8, 12, 16, 24)), *([1] if p["context"] < 5000 else [])}
+    tried = {n: time_us(n) for n in sorted(counts - {0})}
+    best = min(tried, key=tried.__getitem__)
+    return p | {"chosen_nsplit": chosen, "chosen_us": round(tried[chosen], 2), "best_nsplit": best,
+                "best_us": round(tried[best], 2), "right": tried[chosen] <= 1.05 * tried[best],
+                "us": {n: round(us, 2) for n, us in tried.items()}}
+
+
+def sweep_table(report: dict[str, Any]) -> str:
+    """The sweep as text, and what to do."""
+    lines = [f"{report['gpu']}, driver {report['driver']}, CUDA {report['cuda']}",
+             f"{'batch':>5} {'context':>8} {'n':>3} {'chosen':>7} {'us':>9} {'best':>5} {'us':>9}  chooser"]
+    for r in report["rows"]:
+        lines.append(f"{r['batch']:5} {r['context']:8} {r['n']:3} {r['chosen_nsplit']:7} {r['chosen_us']:9.1f} "
+                     f"{r['best_nsplit']:5} {r['best_us']:9.1f}  {'right' if r['right'] else 'wrong'}")
+    wrong = [r for r in report["rows"] if not r["right"]]
+    if not wrong:
+        return "\n".join([*lines, "The chooser is right here: leave KDTREE_NSPLIT empty."])
+    common = set.intersection(*({n for n, us in r["us"].items() if us <= 1.05 * r["best_us"]} for r in report["rows"]))
+    advice = (f"KDTREE_NSPLIT={min(common)} is within 5 % of the best in every row." if common else
+              "No single KDTREE_NSPLIT, which holds for all shapes, is within 5 % of the best in every row.")
+    return "\n".join([*lines, f"The chooser is wrong in {len(wrong)} of {len(report['rows'])} rows. {advice}"])
+
+
+def sweep_nsplit(kv: str) -> dict[str, Any]:
+    """sweep_point() for a few shapes; progress goes to stderr."""
+    facts, rows = gpu_facts(), []
+    for p in SWEPT:
+        p = p | {"kv": kv}
         sets = make_sets(p)
-        chosen = kernel_us(p, sets)
-        tried = {n: kernel_us(p, sets, n) for n in sorted({1, *(most // d for d in (1, 2, 3, 4, 6, 8, 12, 16, 24))} - {0})
-                 if n > 1 or p["context"] < 5000}
-        best = min(tried, key=tried.__getitem__)
-        rows.append(p | {"chosen_us": round(chosen, 2), "best_nsplit": best, "best_us": round(tried[best], 2),
-                         "right": chosen <= 1.05 * tried[best], "us": {n: round(us, 2) for n, us in tried.items()}})
-        print(f"batch {p['batch']} context {p['context']} n {p['n']}: chosen {chosen:.1f} us, best {tried[best]:.1f} us with "
-              f"KDTREE_NSPLIT={best}{'' if rows[-1]['right'] else ': the chooser is wrong here'}", file=sys.stderr, flush=True)
-    return gpu_facts() | {"sweep": "nsplit", "rows": rows}
+        rows.append(sweep_point(p, facts["multiprocessors"], lambda n: kernel_us(p, sets, n)))
+        print(f"batch {p['batch']}, context {p['context']}, n {p['n']}: {rows[-1]['best_us']} us", file=sys.stderr, flush=True)
+        del sets
+    return facts | {"sweep": "nsplit", "rows": rows}
 
 
 def run(points: list[Point], with_triton: bool, commit: str) -> dict[str, Any]:
@@ -237,6 +270,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the report to this file too")
     parser.add_argument("--only", help="points to time instead of the usual ones: BATCH:CONTEXT:N, comma-separated")
     parser.add_argument("--no-triton", action="store_true", help="leave SGLang's kernel out")
+    parser.add_argument("--kv", choices=sorted(KV), default="bf16", help="type of the KV pool")
     parser.add_argument("--sweep", choices=("nsplit",), help="find the best number of splits instead")
     parser.add_argument("--commit", default="unknown", help="for the report")
     options = parser.parse_args()
@@ -245,7 +279,8 @@ def main() -> int:
         if not torch.cuda.is_available():
             raise RuntimeError("no GPU that torch can use; nothing to time")
         load(options.lib)
-        report = sweep_nsplit() if options.sweep else run(points, not options.no_triton, options.commit)
+        points = [p | {"kv": options.kv} for p in points]
+        report = sweep_nsplit(options.kv) if options.sweep else run(points, not options.no_triton, options.commit)
     except (OSError, RuntimeError, ValueError) as error:
         print(f"kdtree_kernel.bench: {error}".splitlines()[0], file=sys.stderr)
         return 1
@@ -254,8 +289,8 @@ def main() -> int:
         options.out.write_text(text + "\n")
     if options.json:
         print(text)
-    elif not options.sweep:
-        print(table(report))
+    else:
+        print(sweep_table(report) if options.sweep else table(report))
     return 0
 
 

@@ -29,7 +29,8 @@ def load(path: str) -> None:
 def _register_fakes() -> None:
     @torch.library.register_fake("kdtree::verify_attn")
     def _(q, k_draft, out, kv_pool, qo_indptr, kv_indptr, kv_indices, custom_mask, mask_indptr, out_cache_loc,
-          workspace, draft_tokens, sm_scale, enable=None, out_scratch=None, nsplit=0) -> None:
+          workspace, draft_tokens, sm_scale, enable=None, out_scratch=None, nsplit=0,
+          k_scale=1.0, v_scale=1.0) -> None:
         torch._check(q.dim() == 3 and q.size(2) == 576, lambda: f"q must be [tokens, heads, 576], got {q.shape}")
         torch._check(out.numel() == q.size(0) * q.size(1) * 512,
                      lambda: f"out must be [tokens, heads, 512], got {out.shape}")
