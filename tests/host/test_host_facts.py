@@ -183,20 +183,29 @@ def test_drift_of_the_unit_is_seen_in_all_its_ways(host):
 
 
 def test_ranks_that_refuse_before_they_know_their_number_have_a_row(host):
-    """A library that is not what its manifest lists: no process loads it, none becomes a rank."""
-    library = "/opt/kdtree/current/lib/libkdtree_torch.so"
+    """An engine that nobody has accepted: no process is let as far as to read its rank."""
+    host.write(f"/etc/systemd/system/{UNIT}.d/90-mine.conf", "[Service]\nEnvironment=KDTREE_ACCEPT_ENGINE=none\n")
+    host.systemctl("daemon-reload").check()
+    host.systemctl("restart", UNIT).check()
+    host.wait_healthy()
+    host.wait("every rank has refused", lambda: len(host.facts("status")["refused"]) >= RANKS, 60, 0.5)
+    status = host.facts("status")
+    assert status["ranks_armed"] == 0 and all("unknown engine" in one["reason"] for one in status["refused"]), status
+    text = host.ctl("status").out
+    rows = [line for line in text.splitlines() if line.startswith("?")]
+    assert len(rows) == len(status["refused"]) and all("refused" in row for row in rows), text
+    assert host.http("http://127.0.0.1:30000/health")[0] == 200  # the engine serves, by its own kernel
+
+
+def test_a_library_that_is_not_what_its_manifest_lists_is_not_loaded(host):
     release = host.path("/opt/kdtree/current").readlink().name
     with open(host.path(f"/opt/kdtree/releases/{release}/lib/libkdtree_torch.so"), "ab") as file:
         file.write(b"x")
     host.systemctl("restart", UNIT).check()
     host.wait_healthy()
-    host.wait("every rank has refused", lambda: len(host.facts("status")["refused"]) == RANKS, 60, 0.5)
-    status = host.facts("status")
-    assert status["ranks_armed"] == 0 and all("libkdtree_torch.so" in one["reason"] for one in status["refused"]), (library, status)
-    text = host.ctl("status").out
-    rows = [line for line in text.splitlines() if line.startswith("?")]
-    assert len(rows) == RANKS and all("refused" in row for row in rows), text
-    assert host.http("http://127.0.0.1:30000/health")[0] == 200  # the engine serves, by its own kernel
+    host.wait_ranks("each rank says so", lambda rank: rank["patch_state"] == 2 and "libkdtree_torch.so" in rank["reason"])
+    assert host.facts("status")["ranks_armed"] == 0
+    assert host.http("http://127.0.0.1:30000/health")[0] == 200
 
 
 def test_a_dead_rank_is_missing_everywhere(host):

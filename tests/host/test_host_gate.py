@@ -112,4 +112,4 @@ def test_progress_tells_stage_elapsed_last_start_and_deadline(host):
     done = host.ctl("mode", "off", "--yes")
     assert done.rc == 0, done.err
     assert "the last start took" in done.err and "loading weights: " in done.err, done.err
-    assert re.search(r"\[\d.* elapsed, at most \d.* left\]", done.err), done.err
+    assert re.search(r"\[\d.* elapsed, the last start took \d.*, at most \d.* left\]", done.err), done.err

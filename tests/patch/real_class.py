@@ -30,7 +30,7 @@ class Pool:
 
     def set_kv_buffer(self, layer, where, k, v, *scales) -> None:
         self.writes += 1
-        self.rows[where if isinstance(where, torch.Tensor) else where.loc] = k
+        self.rows[where if isinstance(where, torch.Tensor) else where.loc] = k.to(self.rows.dtype)
 
 
 class Scene:
