@@ -235,8 +235,8 @@ Result<Outcome> run_command(const Command& command) {
     const pid_t gone = ::waitpid(child.pid(), &status, WNOHANG);
     pollfd waits[] = {{output.fd(), POLLIN, 0}, {errors.fd(), POLLIN, 0}};
     if (gone == 0) ::poll(waits, 2, output.fd() < 0 && errors.fd() < 0 ? 20 : 100);
+    errors.drain();  // what was said first of both at once is progress, then the answer
     output.drain();
-    errors.drain();
     if (gone == child.pid()) break;
     const bool late = Clock::now() >= end;
     if (!late && !interrupted()) continue;
