@@ -72,13 +72,13 @@ def test_gpu_panels_show_base_units(host: LiveHost, title: str, unit: float, fie
 
 
 def test_numbers_of_the_ranks(host: LiveHost) -> None:
-    compared = {at: host.instant(host.panel_query(expression("What has been compared", at))) for at in range(5)}
+    compared = {at: host.instant(host.panel_query(expression("What has been compared", at))) for at in range(6)}
     for rank in range(RANKS):
-        row = [compared[at][(("rank", str(rank)),)] for at in range(5)]
+        row = [compared[at][(("rank", str(rank)),)] for at in range(6)]
         assert row[0] >= 1000 + rank and (row[0] - 1000 - rank) % 10 == 0
-        assert row[1:] == [0, pytest.approx(0.001 * (rank + 1)), 1.5, 65536 + rank]
+        assert row[1:] == [0, pytest.approx(0.001 * (rank + 1)), 1.5, 0.13, 65536 + rank]
     assert host.instant(host.panel_query(expression("Mean difference"))) == {
-        (("rank", str(rank)),): pytest.approx(1e-4, rel=1e-6) for rank in range(RANKS)}
+        (("rank", str(rank)),): pytest.approx(0.1, rel=1e-6) for rank in range(RANKS)}
     assert host.instant(host.panel_query(expression("Mode"))) == {(("mode", "validate"),): 1}
     assert set(host.instant(host.panel_query(expression("Mode of each rank"))).values()) == {1}
     assert set(host.instant(host.panel_query(expression("State of each rank"))).values()) == {2}

@@ -232,7 +232,7 @@ def test_busy_without_tensor(watched: Watched) -> None:
 def test_upgrade(watched: Watched) -> None:
     page = Page(watched, "upgrade")
     page.do("kdtreectl mode off", "systemctl stop sglang.service kdtree-agent.service")
-    page.do("kdtreectl selftest", "systemctl start sglang.service", "systemctl restart kdtree-agent.service")
+    page.do("systemctl start sglang.service", "systemctl restart kdtree-agent.service")
     armed(watched.host)
     page.diagnose("release")
     assert watched.run("upgrade", "kdtreectl plan --accept-engine").rc == 0
