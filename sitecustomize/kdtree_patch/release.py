@@ -7,6 +7,8 @@ import platform
 import re
 import sys
 
+from .fingerprint import Engine
+
 DRIVER_FILE = "/proc/driver/nvidia/version"
 _PACKAGES = ("kdtree_patch", "kdtree_kernel")
 
@@ -56,8 +58,8 @@ def _minor(python: str) -> str:
     return ".".join(python.split(".")[:2])
 
 
-def check_made_for(manifest: dict[str, object], engine: object, torch: str) -> None:
-    """The engine (a fingerprint.Engine), torch, Python (its minor version) and driver are those of the manifest; a driver
+def check_made_for(manifest: dict[str, object], engine: Engine, torch: str) -> None:
+    """The engine, torch, Python (its minor version) and driver are those of the manifest; a driver
     that isn't known on both sides isn't compared. Errors: KernelError."""
     said = {name: str(manifest.get(name) or "") for name in (
         "engine_version", "engine_fingerprint", "torch", "python_version", "driver")}

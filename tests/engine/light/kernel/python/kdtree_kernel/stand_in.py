@@ -24,7 +24,8 @@ def compare_workspace_bytes(tokens, like):
 
 
 def verify_attn(q, k_draft, out, kv_pool, qo_indptr, kv_indptr, kv_indices, custom_mask, mask_indptr, out_cache_loc,
-                workspace, draft_tokens, sm_scale, enable=None, out_scratch=None, nsplit=0):
+                workspace, draft_tokens, sm_scale, enable=None, out_scratch=None, nsplit=0,
+                k_scale=1.0, v_scale=1.0):
     if enable is not None and not int(enable):
         return
     heads, width = q.shape[1], q.shape[2]
