@@ -62,8 +62,7 @@ def plain(package_layer: Path) -> Iterator[KdtreeHost]:
 def host(deployed_layer: Path, package_layer: Path) -> Iterator[KdtreeHost]:
     """Deployed, just booted, engine healthy with every rank armed, mode off."""
     with KdtreeHost([deployed_layer, package_layer]) as machine:
-        machine.wait_healthy()
-        machine.wait_ranks("every rank is armed", lambda rank: rank["patch_state"] == 1)
+        machine.wait_armed()
         yield machine
 
 

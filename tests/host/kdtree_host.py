@@ -122,6 +122,11 @@ class KdtreeHost(Machine):
             return self.http(HEALTH)[0] == 200
         self.wait("the engine is healthy", healthy, timeout)
 
+    def wait_armed(self, healthy_s: float = 40, armed_s: float = 20) -> None:
+        """The engine is healthy, and then every rank has taken kdtree in."""
+        self.wait_healthy(healthy_s)
+        self.wait_ranks("every rank is armed", lambda rank: rank["patch_state"] == 1, armed_s)
+
     def fault(self, text: str = "") -> None:
         """Puts a fault (tests/engine/README.md) in force for the engine's processes; "" = none."""
         self.write(FAULT, text)

@@ -26,8 +26,7 @@ def scrape(host: KdtreeHost) -> dict[str, float]:
 def steady(deployed_layer, package_layer):
     """A deployed host in mode off that these tests only look at."""
     with KdtreeHost([deployed_layer, package_layer]) as machine:
-        machine.wait_healthy()
-        machine.wait_ranks("every rank is armed", lambda rank: rank["patch_state"] == 1)
+        machine.wait_armed()
         yield machine
 
 

@@ -48,8 +48,7 @@ def well(watched: Watched, request: pytest.FixtureRequest) -> None:
 
 
 def armed(host: KdtreeHost) -> None:
-    host.wait_healthy(90)
-    host.wait_ranks("every rank is armed", lambda rank: rank["patch_state"] == 1, 60)
+    host.wait_armed(90, 60)
 
 
 def test_deploy(watched: Watched) -> None:

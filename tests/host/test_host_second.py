@@ -23,8 +23,7 @@ VERBS = {
 @pytest.fixture(scope="module")
 def shared(deployed_layer, package_layer):
     with KdtreeHost([deployed_layer, package_layer]) as machine:
-        machine.wait_healthy()
-        machine.wait_ranks("every rank is armed", lambda rank: rank["patch_state"] == 1)
+        machine.wait_armed()
         yield machine
 
 
