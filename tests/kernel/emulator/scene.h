@@ -21,7 +21,7 @@ struct SceneShape {
   std::vector<int> prefixes;
   int draft_tokens;
   int heads;
-  int nsplit;
+  int nsplit = 0;
 };
 
 // Memory whose first element is 16-byte aligned.
@@ -38,7 +38,7 @@ class Aligned {
   std::vector<char> bytes_;
 };
 
-template <typename T, bool kFp8>
+template <typename T, bool kFp8 = false>
 class Scene {
  public:
   using Kv = std::conditional_t<kFp8, E4m3, T>;
@@ -85,7 +85,9 @@ class Scene {
   kdtree_verify_attn_params params() {
     kdtree_verify_attn_params p{};
     p.struct_bytes = sizeof p;
-    p.dtype = std::is_same_v<T, Bf16> ? KDTREE_BF16 : KDTREE_FP16;
+    p.dtype = std::is_same_v<T, Bf16>   ? KDTREE_BF16
+              : std::is_same_v<T, Fp16> ? KDTREE_FP16
+                                        : KDTREE_FP32;
     p.kv_dtype = kFp8 ? KDTREE_KV_E4M3 : KDTREE_KV_SAME;
     p.k_scale = 0.5F;
     p.v_scale = 0.75F;
@@ -113,9 +115,16 @@ class Scene {
     return p;
   }
 
+  // Not a number wherever nothing is written after it.
+  void spoil_out() {
+    std::fill_n(out_.data(), out_count(), T::from(std::numeric_limits<float>::quiet_NaN()));
+  }
+
+  std::vector<T> out() { return std::vector<T>(out_.data(), out_.data() + out_count()); }
+
   // Of what lies in out, by the worst row; Inf where something is not a number.
   double worst_difference(const kdtree_verify_attn_params& p) {
-    std::vector<double> want(tokens_ * static_cast<std::size_t>(shape_.heads) * KDTREE_V_DIM);
+    std::vector<double> want(out_count());
     EXPECT_EQ(kdtree_verify_attn_fp64(&p, want.data()), KDTREE_OK);
     double worst = 0;
     for (std::size_t row = 0; row < want.size(); row += KDTREE_V_DIM) {
@@ -134,6 +143,9 @@ class Scene {
  private:
   std::size_t q_count() const {
     return tokens_ * static_cast<std::size_t>(shape_.heads) * KDTREE_QK_DIM;
+  }
+  std::size_t out_count() const {
+    return tokens_ * static_cast<std::size_t>(shape_.heads) * KDTREE_V_DIM;
   }
 
   SceneShape shape_;
