@@ -42,8 +42,8 @@ TEST(BenchSteps, TheFirstStepsAreLeftOut) {
 }
 
 TEST(BenchSteps, ChunksOfSeveralStepsAreScaledByTheEnginesCount) {
-  std::vector<double> seconds;
-  for (int i = 0; i < 11; ++i) seconds.push_back(i / 10.0);
+  std::vector<double> seconds(11);
+  for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] = static_cast<double>(i) / 10;
   const auto point = step_time({1000, 1}, {run_with(seconds, 20, 8)});
   ASSERT_TRUE(point);
   EXPECT_NEAR(point->ms, 50, 1e-6);

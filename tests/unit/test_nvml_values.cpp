@@ -32,7 +32,7 @@ TEST(GpuUtilization, BurstsBetweenTwoReadingsAreSeen) {
       [](const GpuSnapshot& g) { return g.spread.total() >= 1000; }, 400ms);
   EXPECT_NEAR(*gpu.values->utilization, 0.1, 0.02);
   EXPECT_EQ(gpu.values->utilization_max, 1.0);
-  const double total = static_cast<double>(gpu.spread.total());
+  const auto total = static_cast<double>(gpu.spread.total());
   ASSERT_GE(total, 1000);
   EXPECT_NEAR(static_cast<double>(gpu.spread.counts.front()) / total, 0.9, 0.02);
   EXPECT_NEAR(static_cast<double>(gpu.spread.counts.back()) / total, 0.1, 0.02);
