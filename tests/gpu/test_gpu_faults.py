@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults that are chosen while graphs replay: what each changes, and that they reach kdtree's own calls."""
 import inspect
+import struct
 import sys
 from types import SimpleNamespace
 
@@ -49,6 +50,20 @@ def test_each_input_fault_changes_its_own_argument_alone():
             assert torch.equal(changed[name].to(bound[name].dtype), bound[name]) == (other != number), (number, other)
     assert not seen[2]["custom_mask"].any() and not seen[3]["mask_indptr"].any()
     assert seen[4]["kv_indptr"].tolist() == [0, 1, 2]
+
+
+def test_what_was_worst_is_forgotten_and_nothing_else():
+    from kdtree_patch.compare import Accumulator, decode
+
+    made = faults._Faults()
+    made.accumulator = Accumulator()
+    memory = made.accumulator.make(False)
+    struct.pack_into("<QQQQdddq", memory.numpy(), 0, 2, 7, 3, 0, 5.0, 199.0, 1.5, 5000)
+    struct.pack_into("<d", memory.numpy(), 88, 9.0)
+    made.forget_worst()
+    values, _ = decode(bytes(memory.numpy()))
+    assert (values["max_abs"], values["max_ulp"], values["max_mean_ulp"]) == (0, 0, 0)
+    assert (values["compares"], values["mismatches"], values["sum_mean_ulp"], values["longest_prefix"]) == (7, 3, 1.5, 5000)
 
 
 def test_a_chain_has_no_mask_to_be_wrong():

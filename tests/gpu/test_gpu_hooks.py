@@ -133,6 +133,12 @@ def test_what_the_ceiling_leaves_out(monkeypatch):
     assert ceiling.skips(True, 0)
 
 
+def test_prefill_beyond_a_prefix_costs_nothing_on_the_servers_that_are_timed():
+    from live_engine import plans
+
+    assert plans.TIMED["KDTREE_TEST_SKIP_PREFILL"] == "20000" and plans.CEILING["KDTREE_TEST_SKIP_PREFILL"] == "1"
+
+
 def test_an_order_is_obeyed_once_and_acknowledged(stream, tmp_path, monkeypatch):
     outside = Orders(tmp_path / "orders.json")
     monkeypatch.setenv("KDTREE_TEST_COMMAND", outside.environ()["KDTREE_TEST_COMMAND"])

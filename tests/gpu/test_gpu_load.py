@@ -11,6 +11,12 @@ def test_an_answer_is_read_to_its_end(stream):
     assert run.seen[0][1:] == (0, 1) and run.seen[-1][1:] == (17, 50)
 
 
+def test_a_request_is_greedy_unless_a_temperature_is_asked_for(stream):
+    load.generate(stream.url, [1], 2)
+    load.generate(stream.url, [1], 2, temperature=0.7)
+    assert [body["sampling_params"]["temperature"] for _, body in stream.posts] == [0.0, 0.7]
+
+
 def test_requests_are_called_off_once_all_have_their_steps(stream):
     runs = load.together(stream.url, [[1], [2], [3]], 50_000, steps=12)
     assert all(12 <= run.seen[-1][1] < 200 for run in runs)

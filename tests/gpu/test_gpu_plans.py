@@ -40,7 +40,7 @@ class Release:
 
     def ranks(self) -> list[dict]:
         self._seen += 100
-        return [dict(tp_rank=0, compares=self._seen, mismatches=0, publications=self._seen, batches={1: (2, 2)},
+        return [dict(tp_rank=0, compares=self._seen, mismatches=0, max_ulp=1.0, max_mean_ulp=0.1, publications=self._seen, batches={1: (2, 2)},
                      sort_state=1, kv_pairs=self._seen, kv_contiguous_pairs=self._seen // 2)]
 
 
@@ -64,7 +64,7 @@ def run(tmp_path, head, stream, monkeypatch):
     monkeypatch.setattr(switch, "ROUNDS", 1)
     monkeypatch.setattr(switch, "DWELL_S", 0.2)
     for module, names in ((proofs, ("router", "faults", "recapture")), (agree, ("greedy", "forced")),
-                          (host, ("scrape", "bench")), (observer_cost, ("measure",))):
+                          (host, ("scrape", "bench", "exported")), (observer_cost, ("measure",))):
         for name in names:
             monkeypatch.setattr(module, name, lambda *_, name=name, **__: name)
     return made
@@ -82,8 +82,12 @@ def test_all_fills_the_table(run):
     for key, row in rows.items():
         assert row["on_ms"] < row["off_ms"] and (key[0] == "dflash" or "ceiling_ms" in row), key
     assert "validate_ms" in rows["ngram", 1, 650] and "validate_ms" not in rows["ngram", 1, 1280]
-    assert "unpatched_ms" in rows["ngram", 1, 160] and "unpatched_ms" not in rows["ngram", 1, 650]
+    assert "unpatched_ms" in rows["ngram", 1, 650] and "unpatched_ms" not in rows["ngram", 1, 1280]
     assert record["planted_faults"] == "faults" and record["greedy_tokens"] == "greedy"
+    assert set(record["armed_cost"]) == {"1k", "16k"} and len(record["armed_cost"]["1k"]["off_ms"]) == speed.COST_ROUNDS
+    assert record["prefill_65k_s_side_by_side"].keys() == {"ceiling", "unpatched", "armed"}
+    assert record["temperatures"]["temperatures"] == list(proofs.TEMPERATURES)
+    assert record["compares_of_the_table"]["mismatches"] == 0
     assert record["coming_and_going"]["mismatches"] == 0 and record["kv_churn_sorted"]["contiguous"] == 0.5
     assert record["live_switch"]["switches"] == 3 and record["observer_cost"] == "measure"
     assert "kdtreectl_bench" not in record  # no programs were brought
@@ -93,6 +97,8 @@ def test_with_kdtrees_own_programs(run):
     run.programs, run.shapes = "/programs", ("1k",)
     plans.PLANS["table"](run)
     assert run.record.data["agent_scrape"] == "scrape" and run.record.data["kdtreectl_bench"] == "bench"
+    plans.PLANS["proofs"](run)
+    assert run.record.data["kv_churn_unsorted"]["exported"] == "exported"
 
 
 def test_chosen_rows_alone(run):

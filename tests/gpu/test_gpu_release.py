@@ -16,7 +16,7 @@ sys.path.insert(0, str(REPOSITORY / "tests/engine"))
 def bare_release(root: Path) -> Release:
     """One whose files nobody needs."""
     release = object.__new__(Release)
-    release.root, release.id, release.folder = root, "r1", root / "opt/kdtree/releases/r1"
+    release.root, release.run_root, release.id, release.folder = root, root, "r1", root / "opt/kdtree/releases/r1"
     release.stats, release.control = root / "run/kdtree/stats", root / "run/kdtree/control"
     release.stats.mkdir(parents=True)
     release._generation = 0

@@ -129,6 +129,7 @@ class Context:
         if ep > 1:
             flags = [*flags, "--ep-size", str(ep)]
         self.say(f"starting {name}")
+        self.record.add("servers", **{name: {"flags": flags, "hooks": hooks or {}, "kdtree": mode or "none"}})
         return servers.Server(name, model, self.site, self.out / f"{name}.log", flags, path, environ)
 
 

@@ -13,6 +13,7 @@ from .server import Server, free_port
 
 LEFT_OUT = ("#", "kdtree_moe_expert")  # too many lines for a record
 MOST_LINES = 200
+AGENT_READY_S = 1.5  # listening, and past its first look at the ranks
 
 
 def run(context, name: str, *arguments: object) -> subprocess.CompletedProcess:  # noqa: ANN001
@@ -56,7 +57,7 @@ def bench(context, server: Server) -> dict:  # noqa: ANN001
     folder = context.work / "bench"
     folder.mkdir(exist_ok=True)
     found: dict = {}
-    arguments = ["--root", context.release.root, "bench", "--engine", server.url, "--contexts", "1k,4k", "--steps", "20"]
+    arguments = ["--root", context.release.root, "bench", "--engine", server.url, "--contexts", "1k,4k,16k", "--steps", "16"]
     for mode in ("off", "on"):
         context.release.switch(mode, context.tp)
         done = run(context, "kdtreectl", *arguments, "--json")
@@ -68,6 +69,42 @@ def bench(context, server: Server) -> dict:  # noqa: ANN001
     return {**found, "table": table.stdout.splitlines()}
 
 
+class Agent:
+    """kdtree-agent beside the ranks of one release, ready to be scraped; used as a context."""
+
+    def __init__(self, context, release, log: str):  # noqa: ANN001
+        self._context, self._root, self._log, self.port = context, release.run_root, context.out / log, free_port()
+
+    def __enter__(self) -> "Agent":
+        if self._root != Path("/") and not (self._root / "proc").exists():
+            (self._root / "proc").symlink_to("/proc")
+        folder = Path(self._context.programs)
+        paths = [str(folder / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [str(folder / "kdtree-agent"), "--root", str(self._root), "--listen", f"127.0.0.1:{self.port}"],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))})
+        return self
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            return answer.read().decode()
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+
+
+def exported(context, release, series: str) -> dict[str, float]:  # noqa: ANN001
+    """What a fresh agent says of one series of these ranks, by labels; {} = it has none."""
+    with Agent(context, release, "agent-exported.log") as agent:
+        time.sleep(AGENT_READY_S)
+        lines = agent.get("/metrics").splitlines()
+    rows = (line.rpartition(" ") for line in lines if line.startswith(series + "{"))
+    return {name.removeprefix(series): float(value) for name, _, value in rows}
+
+
 def scrape(context, server: Server, kind: str = "") -> dict:  # noqa: ANN001
     """The agent beside the running engine, under load: validate, then on. The whole scrape goes to $OUT/agent.txt (agent-<kind>.txt),
     what its page draws to live.json beside it (tests/agent/draw_page.py makes the picture)."""
@@ -77,24 +114,12 @@ def scrape(context, server: Server, kind: str = "") -> dict:  # noqa: ANN001
     time.sleep(0.6)
     found: dict = {"kdtreectl_verdict": verdict(context)}
     context.release.switch("on", context.tp)
-    port, folder = free_port(), Path(context.programs)
-    root = context.release.root
-    if root != Path("/") and not (root / "proc").exists():
-        (root / "proc").symlink_to("/proc")
-    paths = [str(folder / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    with open(context.out / f"agent{suffix}.log", "wb") as log:
-        agent = subprocess.Popen([str(folder / "kdtree-agent"), "--root", str(root), "--listen", f"127.0.0.1:{port}"],
-                                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                 env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))})
-    try:
+    with Agent(context, context.release, f"agent{suffix}.log") as agent:
         load.together(server.url, [load.prompt_ids(61, 800)], 4000, 350)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-        live = urllib.request.urlopen(f"http://127.0.0.1:{port}/live.json", timeout=10).read()
-        heatmap = run(context, "kdtreectl", "--root", root, "heatmap", "--once", "--agent", f"127.0.0.1:{port}")
-    finally:
-        agent.terminate()
-        agent.wait(10)
-    (context.out / f"live{suffix}.json").write_bytes(live)
+        text, live = agent.get("/metrics"), agent.get("/live.json")
+        heatmap = run(context, "kdtreectl", "--root", context.release.root, "heatmap", "--once", "--agent",
+                      f"127.0.0.1:{agent.port}")
+    (context.out / f"live{suffix}.json").write_text(live)
     (context.out / f"agent{suffix}.txt").write_text(text + "\n# kdtreectl heatmap --once\n" + heatmap.stdout)
     lines = [line for line in text.splitlines() if line and not line.startswith(LEFT_OUT)]
     found["series"] = lines[:MOST_LINES]

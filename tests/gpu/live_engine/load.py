@@ -63,12 +63,12 @@ class Enough:
         return self._stopped.is_set()
 
 
-def generate(url: str, ids: list[int], tokens: int, enough: Enough | None = None) -> Run:
-    """Streams one greedy answer of `tokens` tokens; the rest is called off when it is enough.
+def generate(url: str, ids: list[int], tokens: int, enough: Enough | None = None, temperature: float = 0.0) -> Run:
+    """Streams one answer of `tokens` tokens (temperature 0 = greedy); the rest is called off when it is enough.
     Errors: OSError, ValueError for an answer that is not one."""
     rid = uuid.uuid4().hex
     body = dict(rid=rid, input_ids=ids, stream=True,
-                sampling_params=dict(temperature=0, max_new_tokens=tokens, ignore_eos=True))
+                sampling_params=dict(temperature=temperature, max_new_tokens=tokens, ignore_eos=True))
     request = urllib.request.Request(url + "/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
     run, aborted, chunks = Run(sent=time.monotonic()), False, -1
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as stream:

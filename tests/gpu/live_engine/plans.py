@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which servers are started and which stages run on them, in the order of what is wanted most."""
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from . import agree, host, observer_cost, proofs, speed, switch, two
@@ -10,13 +12,16 @@ from .orders import Orders
 from .server import Server, dflash, ngram
 
 START_S = 300.0
+TOKENS_S = 150.0  # of the plan tokens, with its start
 ACCEPT = 4  # tokens a verify step, the same on every server that is timed: SGLang's own benchmark setting
+SKIP_BEYOND = 20_000  # prefix at which prefill attention is left out: with it 65k takes 37 s, 128k minutes
 WEIGHTS = {"KDTREE_TEST_WEIGHTS": "1"}
-TIMED = {**WEIGHTS, "SGLANG_SIMULATE_ACC_LEN": str(ACCEPT), "SGLANG_SIMULATE_UNIFORM_EXPERTS": "1"}
+TIMED = {**WEIGHTS, "KDTREE_TEST_SKIP_PREFILL": str(SKIP_BEYOND), "SGLANG_SIMULATE_ACC_LEN": str(ACCEPT),
+         "SGLANG_SIMULATE_UNIFORM_EXPERTS": "1"}
 CEILING = {**TIMED, "KDTREE_TEST_CEILING": "1", "KDTREE_TEST_SKIP_PREFILL": "1"}
-SKIP_BEYOND = 66_000  # prefill attention of the longest prompt is left out beyond: 128k would take minutes
 FLAGS = ["--cuda-graph-bs-decode", "1", "4", "16", "--max-running-requests", "16", "--mem-fraction-static", "0.85",
-         "--max-total-tokens", "220000"]
+         "--max-total-tokens", "150000"]
+TABLE_SERVERS, SMALL_SERVERS = ("ceiling", "unpatched", "armed", "chain"), ("proof", "eager")
 PROOF_LAYERS, SKEW = 8, "0-7"
 PROOF_FLAGS = ["--cuda-graph-bs-decode", "1", "2", "4", "--max-running-requests", "4", "--mem-fraction-static", "0.85",
                "--max-total-tokens", "24000", "--disable-radix-cache"]
@@ -64,7 +69,13 @@ class Plan:
         finally:
             self.built.set()
 
-    def start(self, names: list[str]) -> None:
+    def build_and_start(self, names: Sequence[str]) -> None:
+        builder = threading.Thread(target=self.build)
+        builder.start()
+        self.start(names)
+        builder.join()
+
+    def start(self, names: Sequence[str]) -> None:
         """Starts these servers; those with kdtree wait for build()."""
         self.servers |= start_all(self.context, {name: getattr(self, "start_" + name) for name in names})
 
@@ -77,12 +88,12 @@ class Plan:
     def start_armed(self) -> Server:
         self.built.wait()
         return self.context.server("armed", self.model, [*ngram(), *FLAGS], "off",
-                                   {**TIMED, "KDTREE_TEST_SKIP_PREFILL": str(SKIP_BEYOND)})
+                                   TIMED)
 
     def start_chain(self) -> Server:
         self.built.wait()
         return self.context.server("chain", self.model, [*dflash(self.model), *FLAGS], "off",
-                                   {**TIMED, "KDTREE_TEST_SKIP_PREFILL": "20000"})
+                                   TIMED)
 
     def start_proof(self) -> Server:
         self.built.wait()
@@ -117,8 +128,7 @@ class Plan:
                     context.record, spec, name, running, column), needs_s=needs_s)
 
     def prove(self) -> None:
-        """Starts the small servers and does all that is to be done there; nothing is timed."""
-        self.start(["proof", "eager"])
+        """All that is to be done on the small servers that are up; nothing is timed."""
         parts = [threading.Thread(target=part) for part in (self.prove_captured, self.prove_eager)]
         for part in parts:
             part.start()
@@ -137,16 +147,26 @@ class Plan:
         stage("coming", lambda: proofs.coming_and_going(server, release), "coming_and_going")
         stage("faults", lambda: proofs.faults(server, release, orders), "planted_faults")
         stage("recapture", lambda: proofs.recapture(server, release, orders), "captures_again")
-        stage("churn", lambda: proofs.churn(server, release), "kv_churn_sorted")
-        stage("greedy", lambda: agree.greedy(server, release, orders, folder), "greedy_tokens_8_layers")
-        stage("forced", lambda: agree.forced(server, release, orders, folder, 600), "forced_logits_8_layers")
+        stage("temperatures", lambda: proofs.coming_and_going(server, release, temperatures=proofs.TEMPERATURES),
+              "temperatures")
+        stage("churn", lambda: self.churn("proof"), "kv_churn_sorted")
+        stage("greedy", lambda: agree.greedy(server, release, orders, folder), "greedy_tokens_8_layers", 25)
+        stage("forced", lambda: agree.forced(server, release, orders, folder, 600), "forced_logits_8_layers", 25)
 
     def prove_eager(self) -> None:
         if "eager" not in self.servers:
             return
         server, release = self.servers["eager"], self.context.release_of("eager")
         self.context.stage("eager", lambda: proofs.coming_and_going(server, release), "eager_by_entry_point")
-        self.context.stage("churn unsorted", lambda: proofs.churn(server, release), "kv_churn_unsorted")
+        self.context.stage("churn unsorted", lambda: self.churn("eager"), "kv_churn_unsorted")
+
+    def churn(self, name: str) -> dict:
+        """proofs.churn, and what the agent exports of it."""
+        context, release = self.context, self.context.release_of(name)
+        found = proofs.churn(self.servers[name], release)
+        if context.programs:
+            found["exported"] = host.exported(context, release, "kdtree_kv_contiguous_ratio")
+        return found
 
     def close(self, *names: str) -> None:
         for name in names or list(self.servers):
@@ -154,35 +174,47 @@ class Plan:
                 self.servers.pop(name).close()
 
 
+def measure_table(plan: Plan) -> None:
+    """All that is timed, on the servers that are up; the small ones are idle meanwhile."""
+    context, servers = plan.context, plan.servers
+    up = [servers[name] for name in ("ceiling", "unpatched", "armed") if name in servers]
+    if up and context.wants("ngram", "65k"):
+        context.stage("prefill", lambda: speed.prefill(up, speed.SHAPES["65k"]), "prefill_65k_s_side_by_side", 20)
+    for name, needs in (("16k", 30), ("65k", 60), ("1k", 20), ("4k", 25)):
+        plan.rows(name, {"ceiling": "ceiling", "armed": "modes", "unpatched": "unpatched"}, needs)
+    if "armed" in servers:
+        armed, release = servers["armed"], context.release_of("armed")
+        context.stage("switch", lambda: switch.latency(armed, release, context.tp), "live_switch", 16)
+        if context.programs:
+            context.stage("kdtreectl bench", lambda: host.bench(context, armed), "kdtreectl_bench", 25)
+            context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 10)
+        if "unpatched" in servers:
+            context.stage("armed cost", lambda: speed.armed_cost(
+                armed, servers["unpatched"], release, ("1k", "16k"), context.tp), "armed_cost", 45)
+    plan.close("unpatched")
+    for name, needs in (("4x16k", 30), ("16x4k", 25)):
+        plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, needs)
+    for name, needs in (("16k", 15), ("65k", 30), ("1k", 8)):
+        plan.rows(name, {"chain": "modes"}, needs)
+    plan.close("chain")
+    plan.rows("128k", {"ceiling": "ceiling", "armed": "modes"}, 35)
+    if "armed" in servers:
+        context.stage("coming", lambda: proofs.coming_and_going(servers["armed"], release), "coming_and_going_61_layers", 15)
+        context.stage("compares", lambda: proofs.clean(release), "compares_of_the_table")
+    plan.close("ceiling", "armed")
+    if context.release is not None:
+        context.stage("observer cost", lambda: observer_cost.measure(
+            str(context.release.library), context.out / "observe.json", context.record.data["commit"]),
+            "observer_cost", 10)
+
+
 def plan_table(context: Context) -> None:
     """The table: NGRAM trees and DFLASH chains, off, validate, on and off again from one process, live; the ceiling and a
     server without kdtree beside it; how long a switch takes. The servers share the GPU, one at a time is asked."""
     plan = Plan(context)
     try:
-        builder = threading.Thread(target=plan.build)
-        builder.start()
-        plan.start(["ceiling", "unpatched", "armed", "chain"])
-        builder.join()
-        for name, needs in (("1k", 12), ("4k", 12), ("16k", 14)):
-            plan.rows(name, {"ceiling": "ceiling", "armed": "modes", "unpatched": "unpatched"}, needs)
-        plan.close("unpatched")
-        plan.rows("65k", {"ceiling": "ceiling", "armed": "modes"}, 60)
-        if "armed" in plan.servers:
-            armed = plan.servers["armed"]
-            context.stage("switch", lambda: switch.latency(armed, context.release_of("armed"), context.tp),
-                          "live_switch", 16)
-            if context.programs:
-                context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 8)
-                context.stage("kdtreectl bench", lambda: host.bench(context, armed), "kdtreectl_bench", 8)
-        for name, needs in (("1k", 6), ("16k", 10), ("65k", 20)):
-            plan.rows(name, {"chain": "modes"}, needs)
-        plan.close("chain")
-        if context.release is not None:
-            context.stage("observer cost", lambda: observer_cost.measure(
-                str(context.release.library), context.out / "observe.json", context.record.data["commit"]),
-                "observer_cost", 10)
-        for name, needs in (("4x16k", 20), ("16x4k", 16), ("128k", 25)):
-            plan.rows(name, {"ceiling": "ceiling", "armed": "modes"}, needs)
+        plan.build_and_start(TABLE_SERVERS)
+        measure_table(plan)
     finally:
         plan.close()
 
@@ -190,8 +222,11 @@ def plan_table(context: Context) -> None:
 def plan_proofs(context: Context) -> None:
     """What needs no timing: faults, captures, router, churn, tokens."""
     plan = Plan(context)
-    plan.build()
-    plan.prove()
+    try:
+        plan.build_and_start(SMALL_SERVERS)
+        plan.prove()
+    finally:
+        plan.close()
 
 
 def plan_tokens(context: Context) -> None:
@@ -211,9 +246,18 @@ def plan_tokens(context: Context) -> None:
 
 
 def plan_all(context: Context) -> None:
-    """Everything that one GPU can show."""
-    for part in (plan_table, plan_proofs, plan_tokens):
-        part(context)
+    """Everything that one GPU can show. All servers but that of `tokens` start at once."""
+    plan = Plan(context)
+    try:
+        plan.build_and_start((*TABLE_SERVERS, *SMALL_SERVERS))
+        measure_table(plan)
+        plan.prove()
+    finally:
+        plan.close()
+    if time.monotonic() + TOKENS_S < context.deadline:
+        plan_tokens(context)
+    else:
+        context.record.add("skipped", tokens="out of time")
 
 
 def plan_two(context: Context) -> None:

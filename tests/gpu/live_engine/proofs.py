@@ -11,8 +11,9 @@ from .release import Release
 from .server import Server
 
 FAULTS = {1: "eight_ulp", 2: "prefix_only", 3: "mask_indptr", 4: "broken_capture"}  # hooks/kdtree_test_hooks/faults.py
-COUNTED = ("compares", "mismatches", "max_ulp", "max_abs", "worst_layer", "worst_request", "worst_batch", "worst_head",
-           "worst_prefix", "longest_prefix")
+COUNTED = ("compares", "mismatches", "max_ulp", "max_mean_ulp", "sum_mean_ulp", "max_abs", "worst_layer", "worst_request",
+           "worst_batch", "worst_head", "worst_prefix", "longest_prefix")
+TEMPERATURES = (0.3, 0.7, 1.0)
 SETTLE_S = 0.6  # until a stats file holds what was done before
 
 
@@ -21,6 +22,14 @@ def counted(release: Release) -> dict:
     time.sleep(SETTLE_S)
     rank = release.ranks()[0]
     return {name: rank[name] for name in COUNTED if name in rank}
+
+
+def clean(release: Release) -> dict:
+    """counted(), and compares by batch size. Errors: RuntimeError if there is a mismatch, or no compare."""
+    found = {**counted(release), "batches": {size: n for size, (n, _) in release.ranks()[0]["batches"].items()}}
+    if found["mismatches"] or not found["compares"]:
+        raise RuntimeError(f"{found}")
+    return found
 
 
 def under_load(server: Server, release: Release, prompts: list[list[int]], steps: int = 12) -> dict:
@@ -34,17 +43,18 @@ def under_load(server: Server, release: Release, prompts: list[list[int]], steps
 
 
 def faults(server: Server, release: Release, orders: Orders) -> dict:
-    """Each fault is planted while graphs replay, and taken out again; eight_ulp also where it must not show."""
+    """Each fault is planted while graphs replay, and taken out again; eight_ulp also where it must not show. What was worst
+    is forgotten in between."""
     release.switch("validate")
     short, long = load.prompt_ids(21, 1000), load.prompt_ids(22, 5000)
     other = load.prompt_ids(23, 1500)
     found = {"clean": under_load(server, release, [long])}
     for number, name in FAULTS.items():
-        orders.give(server.url, fault=number)
+        orders.give(server.url, fault=number, forget_worst=True)
         if name == "eight_ulp":
             found["eight_ulp_prefix_1000"] = under_load(server, release, [short])
         found[name] = under_load(server, release, [long, other] if name == "mask_indptr" else [long])
-        orders.give(server.url, fault=0)
+        orders.give(server.url, fault=0, forget_worst=True)
     found["clean_again"] = under_load(server, release, [long, other])
     for name, value in found.items():
         caught = value["mismatches"] > 0
@@ -53,19 +63,22 @@ def faults(server: Server, release: Release, orders: Orders) -> dict:
     return found
 
 
-def coming_and_going(server: Server, release: Release, count: int = 14, at_once: int = 3) -> dict:
-    """Requests of mixed lengths that join and leave: batches of 1 to `at_once`, padded to captured sizes."""
+def coming_and_going(server: Server, release: Release, count: int = 14, at_once: int = 3,
+                     temperatures: tuple[float, ...] = (0.0,)) -> dict:
+    """Requests of mixed lengths that join and leave: batches of 1 to `at_once`, padded to captured sizes; temperatures go
+    round."""
     release.switch("validate")
     before, rng = counted(release), random.Random(5)
-    jobs = [(load.prompt_ids(300 + i, rng.choice((3, 17, 200, 900, 2500))), rng.choice((4, 20, 60)))
-            for i in range(count)]
+    jobs = [(load.prompt_ids(300 + i, rng.choice((3, 17, 200, 900, 2500))), rng.choice((4, 20, 60)), None,
+             temperatures[i % len(temperatures)]) for i in range(count)]
     with ThreadPoolExecutor(at_once) as pool:
         answers = list(pool.map(lambda job: load.generate(server.url, *job), jobs))
     after = counted(release)
     if after["mismatches"] != before["mismatches"] or after["compares"] == before["compares"]:
         raise RuntimeError(f"before {before}, after {after}")
     batches = release.ranks()[0]["batches"]
-    return {"requests": len(answers), "tokens": sum(len(a.ids) for a in answers),
+    return {"requests": len(answers), "tokens": sum(len(a.ids) for a in answers), "temperatures": list(temperatures),
+            "max_ulp": after["max_ulp"], "max_mean_ulp": after["max_mean_ulp"],
             "compares": after["compares"] - before["compares"], "mismatches": 0, "batches": batches}
 
 
@@ -115,7 +128,7 @@ def router(server: Server, release: Release, orders: Orders, experts: range, top
 
 def churn(server: Server, release: Release, requests: int = 48) -> dict:
     """How many neighbouring KV slots of a later request follow each other, after requests of mixed lengths, two to three
-    times the pool in all, have come and gone; from the exported counters."""
+    times the pool in all, have come and gone; from the counters that the agent exports."""
     rng = random.Random(9)
     jobs = [(load.prompt_ids(500 + i, rng.randrange(20, 2500)), rng.randrange(5, 60)) for i in range(requests)]
     with ThreadPoolExecutor(4) as pool:

@@ -56,13 +56,13 @@ def lives(pid: int) -> bool:
 
 
 class Release:
-    """A release below `root` (/ on a real host): opt/kdtree/releases/<id>, run/kdtree, var/lib/kdtree."""
+    """A release below `root` (/ on a real host): opt/kdtree/releases/<id>, var/lib/kdtree; run/kdtree below `run_root`."""
 
     def __init__(self, root: Path, kernel: Path, site: str, gpu: str, release_id: str = "gpu-test"):
         """kernel: where build_kernel installed to; site: folder of the sglang package, "" = this Python's own."""
         import torch
 
-        self.root, self.id = root, release_id
+        self.root, self.run_root, self.id = root, root, release_id
         self.folder = root / "opt/kdtree/releases" / release_id
         self.stats, self.control = root / "run/kdtree/stats", root / "run/kdtree/control"
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -90,7 +90,8 @@ class Release:
     def for_server(self, name: str) -> "Release":
         """The same release with a run folder of its own: two servers must not follow one control file."""
         other = copy.copy(self)
-        other.stats, other.control = self.root / f"run/kdtree-{name}/stats", self.root / f"run/kdtree-{name}/control"
+        other.run_root = self.root.parent / f"{self.root.name}-{name}"
+        other.stats, other.control = other.run_root / "run/kdtree/stats", other.run_root / "run/kdtree/control"
         other.stats.mkdir(parents=True, exist_ok=True)
         other.control.unlink(missing_ok=True)
         return other

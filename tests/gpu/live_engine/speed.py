@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Milliseconds a verify step and tokens a second, by mode, context and batch."""
+import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from . import load
@@ -20,10 +22,11 @@ class Shape:
     again: bool = True
 
 
-SHAPES = {"1k": Shape(1000, steps=100), "4k": Shape(4000, steps=40), "16k": Shape(16000, steps=16),
+SHAPES = {"1k": Shape(1000, steps=60), "4k": Shape(4000, steps=40), "16k": Shape(16000, steps=16),
           "65k": Shape(65000, steps=8), "128k": Shape(128000, steps=5, validate=False, again=False),
           "4x16k": Shape(16000, 4, steps=12), "16x4k": Shape(4000, 16, steps=16)}
 FAST_STEPS = 100  # timed where a step takes milliseconds
+COST_ROUNDS = 3
 
 
 def prompts(shape: Shape) -> list[list[int]]:
@@ -54,8 +57,7 @@ def table_row(record: Record, spec: str, name: str, server: Server, release: Rel
     """off, validate, on and off again of one shape, from one process, live; each saved as soon as it is known."""
     shape = SHAPES[name]
     release.switch("on", count)
-    prefill = warm(server, shape)
-    record.point(spec, shape.batch, shape.context, prefill_s=round(prefill, 2))
+    warm(server, shape)
     for mode, column, wanted in (("off", "off", True), ("validate", "validate", shape.validate), ("on", "on", True),
                                  ("off", "off_again", shape.again)):
         wanted = wanted and not (spec == "dflash" and column in ("validate", "off_again"))
@@ -66,6 +68,32 @@ def table_row(record: Record, spec: str, name: str, server: Server, release: Rel
         timed = measure(server, shape, max(FAST_STEPS, shape.steps) if mode == "on" else shape.steps)
         put_row(record, spec, shape, column, timed)
     release.switch("on", count)
+
+
+def prefill(servers: list[Server], shape: Shape) -> dict[str, float]:
+    """The shape's prompts into the caches of all servers at once; seconds until each had its first token."""
+    def one(server: Server) -> float:
+        return max(run.first_token_s for run in load.together(server.url, prompts(shape), 9, 1))
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        return dict(zip((s.name for s in servers), (round(s, 2) for s in pool.map(one, servers))))
+
+
+def armed_cost(armed: Server, unpatched: Server, release: Release, names: tuple[str, ...], count: int = 1) -> dict:
+    """By shape: milliseconds a step of the armed server in off and of one without kdtree, by turns; what being armed costs,
+    in per cent of a step, from the medians."""
+    release.switch("off", count)
+    found: dict = {}
+    for name in names:
+        shape, times = SHAPES[name], {"off_ms": [], "unpatched_ms": []}
+        for server in (armed, unpatched):
+            measure(server, shape, load.SETTLE_STEPS + 2)
+        for _ in range(COST_ROUNDS):
+            for column, server in (("off_ms", armed), ("unpatched_ms", unpatched)):
+                times[column].append(measure(server, shape, shape.steps)["ms"])
+        off, without = (statistics.median(values) for values in times.values())
+        found[name] = {**times, "cost_us": round(1000 * (off - without)), "cost_percent": round(100 * (off / without - 1), 2)}
+    return found
 
 
 def put_row(record: Record, spec: str, shape: Shape, column: str, timed: dict[str, float]) -> None:

@@ -9,7 +9,7 @@ from .release import Release
 from .server import Server
 
 CONTEXT = 4000  # off and on differ by far more than steps vary
-ROUNDS = 6
+ROUNDS = 4
 DWELL_S = 0.7
 
 

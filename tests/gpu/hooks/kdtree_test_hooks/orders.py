@@ -6,6 +6,7 @@
      "text": "/path/text.npy",       teacher forcing: token of each absolute position, -1 = free; recording keeps all logits
      "fault": 3,                     see faults.py; 0 = none
      "fault_rank": 1,                in this TP rank alone; without it in all
+     "forget_worst": true,           kdtree's accumulator forgets what was worst, and goes on counting
      "recapture": 5}                 capture the decode graphs that many times again
 
 Every answer says how many verify forwards and how many of their rows (padding left out) this process has seen.
@@ -65,6 +66,10 @@ class _Orders:
             from .faults import FAULTS
 
             FAULTS.choose(int(order["fault"]))
+        if order.get("forget_worst"):
+            from .faults import FAULTS
+
+            FAULTS.forget_worst()
         for _ in range(int(order.get("recapture", 0))):
             runner.init_decode_cuda_graph()
             answer["recaptured"] = int(answer.get("recaptured", 0)) + 1
