@@ -128,12 +128,18 @@ def added(step: Step, extra: Callable[[Step, int, torch.Tensor], None], mode: in
 
 
 def around(step: Step) -> float:
-    """Microseconds of moe_begin and moe_end, launched one after the other."""
+    """Microseconds of moe_begin and moe_end, launched before and after a replay of a step that is counted."""
+    set_mode(memoryview(step.word.numpy()), 0)
+    graph = graph_of(step, Step.count)
+
     def run() -> None:
         torch.ops.kdtree.moe_begin(step.table, *SHAPE, step.tokens)
+        graph.replay()
         torch.ops.kdtree.moe_end(step.table, *SHAPE, step.copy, 0, LAYERS - 1)
 
-    return statistics.median([microseconds(run) for _ in range(REPLAYS)][3:])
+    run()
+    times = [(microseconds(run), microseconds(graph.replay)) for _ in range(REPLAYS)][3:]
+    return statistics.median(within for within, _ in times) - statistics.median(without for _, without in times)
 
 
 def look(step: Step) -> float:

@@ -20,7 +20,16 @@ struct MoeView {
   }
   KDTREE_HOST_DEVICE uint64_t* unique(int64_t layer) const { return tokens(layers) + layer; }
   KDTREE_HOST_DEVICE uint64_t* steps(int64_t layer) const { return unique(layers) + layer; }
-  KDTREE_HOST_DEVICE uint64_t* idle(int64_t layer) const { return steps(layers) + layer * ranks; }
+  KDTREE_HOST_DEVICE uint64_t* peak(int64_t layer) const { return steps(layers) + layer; }
+  KDTREE_HOST_DEVICE uint64_t* idle(int64_t layer) const { return peak(layers) + layer * ranks; }
+  KDTREE_HOST_DEVICE uint64_t* straggler(int64_t layer) const {
+    return idle(layers) + layer * ranks;
+  }
+  // Not in a copy.
+  KDTREE_HOST_DEVICE uint32_t* chosen(int64_t layer) const {
+    return reinterpret_cast<uint32_t*>(straggler(layers)) + layer * experts;
+  }
+  KDTREE_HOST_DEVICE uint32_t* ran(int64_t layer) const { return chosen(layers) + layer; }
 };
 
 }  // namespace kdtree

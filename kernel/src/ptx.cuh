@@ -96,6 +96,11 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// Where nobody wants to know what was there before.
+__device__ __forceinline__ void add(uint32_t* counter, uint32_t amount) {
+  asm volatile("red.global.add.u32 [%0], %1;" ::"l"(counter), "r"(amount) : "memory");
+}
+
 // Programmatic dependent launch: lets the next kernel be placed early; waits until the one before
 // is complete.
 __device__ __forceinline__ void launch_dependents() {

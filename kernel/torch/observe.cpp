@@ -113,7 +113,7 @@ void moe_end(const Tensor& table, int64_t layers, int64_t experts, int64_t ranks
              const Tensor& copy, int64_t first, int64_t last) {
   const Checker check("moe_end", table);
   const kdtree_moe_table t = table_of(check, table, layers, experts, ranks);
-  check_bytes(check, copy, "copy", bytes_of(check, t));
+  check_bytes(check, copy, "copy", kdtree_moe_copy_bytes(t.layers, t.experts, t.ranks));
   check.require(first >= 0 && first < layers, "first", "must be a row of the table", first);
   check.require(last >= first && last < layers, "last", "must be a row of the table", last);
   auto* to = pointer<kdtree_moe_head>(copy);

@@ -24,7 +24,7 @@ class MoeTable:
         self._ops, self._shape = ops, (LAYERS, experts, ranks)
         size = ops.moe_table_bytes(*self._shape, like)
         self._table = torch.zeros(size, dtype=torch.uint8, device=like.device)
-        self._copy = Pinned(size)
+        self._copy = Pinned(_HEAD_BYTES + 8 * LAYERS * (experts + 3 + 2 * ranks))
         self._copy.make(like.device.type == "cuda")
 
     def begin(self, rows: int) -> None:
@@ -51,8 +51,8 @@ class MoeTable:
             return {}, []
         rows, at, sections = last - first + 1, _HEAD_BYTES, []
         for kind, cols in ((f.SECTION_EXPERT_TOKENS, self.experts), (f.SECTION_UNIQUE_EXPERTS, 1),
-                           (f.SECTION_LAYER_STEPS, 1), (f.SECTION_IDLE_RANKS, self.ranks)):
-            if cols and (placed or kind != f.SECTION_IDLE_RANKS):
+                           (f.SECTION_LAYER_STEPS, 1), (None, 1), (f.SECTION_IDLE_RANKS, self.ranks)):
+            if kind and cols and (placed or kind != f.SECTION_IDLE_RANKS):
                 start = at + 8 * cols * first
                 sections.append((kind, rows, cols, array("Q", raw[start:start + 8 * cols * rows])))
             at += 8 * cols * LAYERS

@@ -139,15 +139,18 @@ TEST(Abi, ObserversRefuseBadParams) {
   EXPECT_EQ(kdtree_slots_cpu(&slots), KDTREE_BAD_STRUCT);
   slots.struct_bytes = sizeof slots;
   EXPECT_EQ(kdtree_slots_cpu(&slots), KDTREE_BAD_SHAPE);
-  EXPECT_EQ(kdtree_moe_table_bytes(2, 16, 4), 64 + 2 * (16 + 2 + 4) * 8);
+  EXPECT_EQ(kdtree_moe_copy_bytes(2, 16, 4), 64 + 2 * (16 + 3 + 2 * 4) * 8);
+  EXPECT_EQ(kdtree_moe_table_bytes(2, 16, 4), 64 + 2 * (16 + 3 + 2 * 4) * 8 + 2 * (16 + 1) * 4);
   for (const auto [layers, experts, ranks] : {std::array{0, 16, 4},
                                               {KDTREE_MOE_MAX_LAYERS + 1, 16, 4},
                                               {2, 0, 0},
                                               {2, KDTREE_MOE_MAX_EXPERTS + 1, 0},
                                               {2, 16, 3},
                                               {2, 16, -1},
-                                              {2, 1024, 512}})
+                                              {2, 1024, 512}}) {
     EXPECT_EQ(kdtree_moe_table_bytes(layers, experts, ranks), KDTREE_BAD_SHAPE);
+    EXPECT_EQ(kdtree_moe_copy_bytes(layers, experts, ranks), KDTREE_BAD_SHAPE);
+  }
   kdtree_moe_table table{nullptr, 2, 16, 4, 0};
   EXPECT_EQ(kdtree_moe_begin_cpu(&table, 1), KDTREE_BAD_POINTER);
   kdtree_moe_head head{};

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kdtree_kernel import SLOT_COUNTS_BYTES, read_moe, read_slots
+from kdtree_kernel import MOE_SHARE, SLOT_COUNTS_BYTES, read_moe, read_slots
 
 LAYERS, EXPERTS, RANKS = 61, 384, 8
 SHAPE = (LAYERS, EXPERTS, RANKS)
@@ -23,7 +23,9 @@ class Router:
         self.want: dict[str, Any] = {"steps": 0, "tokens": 0, "experts": torch.zeros(layers, experts, dtype=torch.int64),
                                      "unique": torch.zeros(layers, dtype=torch.int64),
                                      "layer_steps": torch.zeros(layers, dtype=torch.int64),
-                                     "idle": torch.zeros(layers, ranks, dtype=torch.int64)}
+                                     "peak": torch.zeros(layers, dtype=torch.int64),
+                                     "idle": torch.zeros(layers, ranks, dtype=torch.int64),
+                                     "straggler": torch.zeros(layers, ranks, dtype=torch.int64)}
 
     def step(self, ids: list[torch.Tensor], rows: int) -> None:
         """One pass; ids: each layer's [tokens, k], on the CPU."""
@@ -45,7 +47,11 @@ class Router:
             self.want["unique"][layer] += (counts > 0).sum()
             self.want["layer_steps"][layer] += 1
             if ranks:
-                self.want["idle"][layer] += counts.view(ranks, -1).sum(1) == 0
+                loads = counts.view(ranks, -1).sum(1)
+                fullest = (loads == loads.max()) & (loads > 0)
+                self.want["peak"][layer] += loads.max()
+                self.want["idle"][layer] += loads == 0
+                self.want["straggler"][layer] += fullest * (MOE_SHARE // max(int(fullest.sum()), 1))
 
     def seen(self) -> dict[str, Any]:
         if self.device == "cuda":
@@ -79,6 +85,7 @@ def test_a_planted_skew_shows_as_idle_ranks(device: str) -> None:
     router.check()
     seen = router.seen()
     assert seen["idle"] == [[0] + [5] * 7] * LAYERS and seen["unique"] == [5 * 8] * LAYERS
+    assert seen["peak"] == [5 * 72] * LAYERS and seen["straggler"] == [[5 * MOE_SHARE] + [0] * 7] * LAYERS
     assert seen["experts"][7][40:48] == [45] * 8 and sum(seen["experts"][7]) == 360
 
 
@@ -95,6 +102,30 @@ def test_a_table_without_ranks_has_no_idle_ones(device: str) -> None:
     router = Router(device, (3, 60, 0))
     router.step([random_ids(9, 4, layer, 60) for layer in range(3)], 9)
     router.check()
+
+
+def test_a_step_that_is_shared_is_shared_among_those_that_had_most(device: str) -> None:
+    """Rank loads 2, 2, 1, 0, and then 1, 1, 1, 0: halves, and thirds."""
+    router = Router(device, (1, 8, 4))
+    for ids in ([[0, 1, 2, 3, 4]], [[0, 2, 5]]):
+        router.step([torch.tensor(ids)], 1)
+    router.check()
+    seen = router.seen()
+    assert seen["peak"] == [2 + 1] and seen["idle"] == [[0, 0, 0, 2]]
+    assert seen["straggler"] == [[MOE_SHARE * 5 // 6] * 2 + [MOE_SHARE // 3, 0]] and sum(seen["straggler"][0]) == 2 * MOE_SHARE
+
+
+def test_what_no_pass_ended_waits_for_its_layer(device: str) -> None:
+    """A layer outside of [first, last] is counted by the call that names it, as a step of its own."""
+    router = Router(device, (2, 8, 2))
+    ids = random_ids(5, 2, 9, 8)
+    for last in (0, 1):
+        torch.ops.kdtree.moe_begin(router.table, *router.shape, 5)
+        if last == 0:
+            for layer in range(2):
+                torch.ops.kdtree.moe_count(router.table, *router.shape, layer, ids.to(device))
+        torch.ops.kdtree.moe_end(router.table, *router.shape, router.copy, 0, last)
+    assert router.seen()["layer_steps"] == [1, 1] and sum(router.seen()["experts"][1]) == 10
 
 
 def test_a_pass_that_nobody_began_is_not_counted(device: str) -> None:

@@ -54,13 +54,13 @@ def test_opcheck_observers(device: str) -> None:
 
 @pytest.mark.parametrize("change, message", [
     ({"ranks": 3}, "layers, experts, ranks must be in 1..256, 1..1024, 0..256, ranks a divisor of experts, got 2, 16, 3"),
-    ({"experts": 32}, "table must have at least 672 bytes, got 416"),
+    ({"experts": 32}, "table must have at least 1016 bytes, got 632"),
     ({"layer": 2}, "layer must be a row of the table, got 2"),
     ({"ids": torch.zeros(4, dtype=torch.int32)}, "ids must be [tokens, k] with contiguous rows, got [4]"),
     ({"ids": torch.zeros(4, 2)}, "ids must be of type Int or Long, got Float"),
 ])
 def test_messages_of_the_router_op(library: str, change: dict[str, Any], message: str) -> None:
-    good = {"table": torch.zeros(416, dtype=torch.uint8), "layers": 2, "experts": 16, "ranks": 4, "layer": 1,
+    good = {"table": torch.zeros(632, dtype=torch.uint8), "layers": 2, "experts": 16, "ranks": 4, "layer": 1,
             "ids": torch.zeros(4, 2, dtype=torch.int32)}
     torch.ops.kdtree.moe_count(**good)
     with pytest.raises(RuntimeError) as caught:

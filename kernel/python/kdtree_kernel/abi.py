@@ -12,6 +12,7 @@ GATE_WORD_BYTES = 64
 GATE_FLAGS = 8
 SLOT_COUNTS_BYTES = 64
 COMPARE_ACCUM_BYTES = 4232
+MOE_SHARE = 720720
 COMPARE_MAX_BATCH = 512
 
 _COMPARE = struct.Struct("<QQQQdddqiiiiqd")
@@ -48,14 +49,16 @@ def read_slots(counts: memoryview) -> dict[str, int]:
 
 
 def read_moe(table: memoryview, layers: int, experts: int, ranks: int) -> dict[str, Any]:
-    """A MoE table that stands still: "steps", "tokens", and by layer "experts", "unique", "layer_steps", "idle"."""
+    """The copy of a MoE table that stands still: "steps", "tokens", and by layer "experts", "unique", "layer_steps", "peak",
+    "idle" and "straggler" (of MOE_SHARE each step)."""
     words = table.cast("B").cast("Q")
     at, parts = 8, {}
-    for name, width in (("experts", experts), ("unique", 1), ("layer_steps", 1), ("idle", ranks)):
+    for name, width in (("experts", experts), ("unique", 1), ("layer_steps", 1), ("peak", 1), ("idle", ranks),
+                        ("straggler", ranks)):
         parts[name] = [words[at + row * width:at + (row + 1) * width].tolist() for row in range(layers)]
         at += layers * width
-    return {"steps": words[1], "tokens": words[2], "experts": parts["experts"], "idle": parts["idle"],
-            "unique": [row[0] for row in parts["unique"]], "layer_steps": [row[0] for row in parts["layer_steps"]]}
+    each = {name: [row[0] for row in parts[name]] for name in ("unique", "layer_steps", "peak")}
+    return {"steps": words[1], "tokens": words[2]} | parts | each
 
 
 def read_compare(accum: memoryview) -> dict[str, Any] | None:

@@ -80,6 +80,7 @@ inline uint32_t widen(uint32_t two) {
   return of(two & 0xffU) | of(two >> 8 & 0xffU) << 16;
 }
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline void add(uint32_t* counter, uint32_t amount) { *counter += amount; }
 inline void launch_dependents() {}
 inline void wait_for_previous() {}
 

@@ -43,7 +43,7 @@ struct State {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::array<uint64_t, 2> arrived{};
-  std::array<bool, 2> any{};
+  std::array<int, 2> with_true{};
   std::function<void()> kernel;
   unsigned current = 0, block = 0, alive = 0;
   uint64_t progress = 0;
@@ -80,7 +80,7 @@ void run_block(const Block& block, std::mt19937_64& random) {
   const unsigned threads = block.threads;
   state->warps.assign(threads / 32, {});
   state->arrived = {};
-  state->any = {};
+  state->with_true = {};
   state->alive = threads;
   for (unsigned i = 0; i < threads; ++i) {
     Fiber& fiber = state->fibers[i];
@@ -130,18 +130,18 @@ const char (*meet_warp(const void* bytes, std::size_t size))[kPayload] {
   return warp.payload[parity];
 }
 
-bool meet_block(bool value) {
+int meet_block(bool value) {
   Fiber& fiber = state->fibers[state->current];
   const auto parity = static_cast<std::size_t>(fiber.block_meetings % 2);
   const uint64_t threads = state->fibers.size();
   const uint64_t complete = (fiber.block_meetings / 2 + 1) * threads;
   ++fiber.block_meetings;
-  if (state->arrived[parity] % threads == 0) state->any[parity] = false;
-  state->any[parity] = state->any[parity] || value;
+  if (state->arrived[parity] % threads == 0) state->with_true[parity] = 0;
+  state->with_true[parity] += value ? 1 : 0;
   ++state->arrived[parity];
   ++state->progress;
   while (state->arrived[parity] < complete) yield();
-  return state->any[parity];
+  return state->with_true[parity];
 }
 
 void copy_async(uint32_t to, const void* from, uint32_t bytes) {

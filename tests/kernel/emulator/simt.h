@@ -43,7 +43,7 @@ inline constexpr std::size_t kPayload = 64;
 
 // Every thread of a warp comes with its bytes and gets all 32.
 const char (*meet_warp(const void* bytes, std::size_t size))[kPayload];
-bool meet_block(bool value);  // true if any thread came with true
+int meet_block(bool value);  // how many threads came with true
 
 char* shared_memory();  // of the block; 101,376 bytes
 void copy_async(uint32_t to, const void* from, uint32_t bytes);
@@ -81,8 +81,10 @@ alignas(128) inline constinit thread_local char shared[101376]{};
 }
 
 inline void __syncthreads() { simt::meet_block(false); }
-inline int __syncthreads_or(int value) { return simt::meet_block(value != 0) ? 1 : 0; }
+inline int __syncthreads_or(int value) { return simt::meet_block(value != 0) > 0 ? 1 : 0; }
+inline int __syncthreads_count(int value) { return simt::meet_block(value != 0); }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
   return simt::read<T>(simt::meet_warp(&value, sizeof value)[from % 32]);
@@ -116,6 +118,11 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   for (unsigned i = 0; i < 4; ++i)
     result |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7U)) & 0xffU) << (8 * i);
   return result;
+}
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  const unsigned before = *at;
+  if (value > before) *at = value;
+  return before;
 }
 inline unsigned atomicAdd(unsigned* at, unsigned value) {
   const unsigned before = *at;

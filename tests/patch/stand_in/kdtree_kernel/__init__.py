@@ -99,7 +99,7 @@ def slots(kv_indptr, kv_indices, counts, enable=None, max_slots=65536):
 
 
 def moe_table_bytes(layers, experts, ranks, like):
-    return 64 + 8 * layers * (experts + 2 + ranks)
+    return 64 + 8 * layers * (experts + 3 + 2 * ranks)
 
 
 def moe_begin(table, layers, experts, ranks, rows):
@@ -118,12 +118,16 @@ def moe_count(table, layers, experts, ranks, layer, ids):
         return
     chosen = ids[:rows].flatten().long()
     counts = torch.bincount(chosen[(chosen >= 0) & (chosen < experts)], minlength=experts)
-    parts = words[8:].split([layers * experts, layers, layers, layers * ranks])
+    parts = words[8:].split([layers * experts, layers, layers, layers, layers * ranks, layers * ranks])
     parts[0].view(layers, experts)[layer] += counts
     parts[1][layer] += (counts > 0).sum()
     parts[2][layer] += 1
     if ranks:
-        parts[3].view(layers, ranks)[layer] += counts.view(ranks, -1).sum(1) == 0
+        loads = counts.view(ranks, -1).sum(1)
+        fullest = loads == max(int(loads.max()), 1)
+        parts[3][layer] += loads.max()
+        parts[4].view(layers, ranks)[layer] += loads == 0
+        parts[5].view(layers, ranks)[layer] += fullest * (720720 // max(int(fullest.sum()), 1))
 
 
 def moe_end(table, layers, experts, ranks, copy, first, last):

@@ -76,7 +76,7 @@ def slots(kv_indptr, kv_indices, counts, enable=None, max_slots=65536):
 
 
 def moe_table_bytes(layers, experts, ranks, like):
-    return 64 + 8 * layers * (experts + 2 + ranks)
+    return 64 + 8 * layers * (experts + 3 + 2 * ranks)
 
 
 def moe_begin(table, layers, experts, ranks, rows):
@@ -94,8 +94,14 @@ def moe_count(table, layers, experts, ranks, layer, ids):
         _more(memory, layer * experts + expert)
     _more(memory, unique + layer, len(set(chosen)))
     _more(memory, unique + layers + layer)
-    for rank in set(range(ranks)) - {expert * ranks // experts for expert in chosen}:
-        _more(memory, unique + 2 * layers + layer * ranks + rank)
+    loads = [sum(expert * ranks // experts == rank for expert in chosen) for rank in range(ranks)]
+    _more(memory, unique + 2 * layers + layer, max(loads, default=0))
+    for rank, load in enumerate(loads):
+        by_rank = unique + 3 * layers + layer * ranks + rank
+        if load == 0:
+            _more(memory, by_rank)
+        elif load == max(loads):
+            _more(memory, by_rank + layers * ranks, 720720 // loads.count(load))
 
 
 def moe_end(table, layers, experts, ranks, copy, first, last):
