@@ -15,7 +15,7 @@ import sglang.srt.model_executor.runner_utils.capture_mode as capture_mode
 from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph.context import enable_breakable_cuda_graph
 from kdtree_patch import phase
 PATCH.ready()
-PATCH.look = lambda bound, enable=None: None  # by the clock: test_states.py
+PATCH.look = lambda bound, enable=None: None  # by the clock: test_live_modes.py
 graphs = PATCH.graphs
 capturing = False
 facts["wanted_on_cpu"] = graphs.wanted(torch.zeros(1))

@@ -8,7 +8,7 @@ import pytest
 
 from kdtree_patch import stats_format as f
 from patch_rig import SITE, LightRig
-from test_states import refused, serve
+from light_process import refused, serve
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from kdtree_patch import stats_format as f
 from patch_rig import LightRig
-from test_states import CODE, serve
+from light_process import CODE, serve
 
 ROUTER = CODE + """
 scene = Scene(rank=1)
