@@ -28,7 +28,7 @@ class StatsReader : public testing::Test {
   ~StatsReader() override { fs::remove_all(dir_); }
 
   fs::path write(const std::string& name, const std::vector<std::byte>& bytes) {
-    const fs::path path = dir_ / name;
+    fs::path path = dir_ / name;
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));

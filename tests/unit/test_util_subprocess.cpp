@@ -132,8 +132,8 @@ class OneAnswer {
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ::bind(fd_, reinterpret_cast<sockaddr*>(&at), sizeof at);
-    ::listen(fd_, 1);
+    if (::bind(fd_, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || ::listen(fd_, 1) != 0)
+      throw std::system_error(errno, std::generic_category(), "listen");
     socklen_t size = sizeof at;
     ::getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size);
     url = "http://127.0.0.1:" + std::to_string(ntohs(at.sin_port)) + "/health";
