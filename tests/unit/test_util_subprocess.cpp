@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "agent/util/http_get.h"
