@@ -48,8 +48,9 @@ class Step:
         self.counts = torch.zeros(SLOT_COUNTS_BYTES, dtype=torch.uint8, pin_memory=True)
         self.accum = torch.zeros(4232, dtype=torch.uint8, pin_memory=True)
         ops = torch.ops.kdtree
-        size = max(ops.verify_attn_workspace_bytes(batch, n, HEADS, self.q), ops.compare_workspace_bytes(tokens, self.q))
+        size = ops.verify_attn_workspace_bytes(batch, n, HEADS, self.q)
         self.workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+        self.compare_workspace = torch.zeros(ops.compare_workspace_bytes(tokens, self.q), dtype=torch.uint8, device="cuda")
         size = ops.moe_table_bytes(*SHAPE, self.q)
         self.table = torch.zeros(size, dtype=torch.uint8, device="cuda")
         self.copy = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
@@ -76,7 +77,8 @@ class Step:
                                      self.workspace, self.n, 576**-0.5, self.flags[0:1], self.scratch)
 
     def compare(self, i: int, ids: torch.Tensor) -> None:
-        torch.ops.kdtree.compare(self.scratch, self.out, self.kv, i, self.accum, self.workspace, self.flags[1:2])
+        torch.ops.kdtree.compare(self.scratch, self.out, self.kv, i, self.accum, self.compare_workspace,
+                                 self.flags[1:2])
 
     def armed(self, i: int, ids: torch.Tensor) -> None:
         """All that an armed process captures beside the engine's own kernel."""

@@ -44,8 +44,8 @@ __device__ inline TokenDelta token_delta(const kdtree_compare_params& p) {
     for (int d = lane; d < KDTREE_V_DIM; d += 32) {
       const float theirs = static_cast<float>(engines[head * KDTREE_V_DIM + d]);
       const float mine = static_cast<float>(ours[head * KDTREE_V_DIM + d]);
-      if (!isfinite(theirs)) continue;
-      const float difference = isfinite(mine) ? fabsf(mine - theirs) : INFINITY;
+      if (!std::isfinite(theirs)) continue;
+      const float difference = std::isfinite(mine) ? fabsf(mine - theirs) : INFINITY;
       magnitude = fmaxf(magnitude, fabsf(theirs));
       largest = fmaxf(largest, difference);
       sum += difference;

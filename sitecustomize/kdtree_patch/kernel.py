@@ -39,27 +39,33 @@ class Kernel:
         self.accumulator = Accumulator()
         self.slot_counts = SlotCounts()
 
-    def _buffer(self, size: int, dtype: object, device: object, may_make: bool = True) -> object | None:
-        """A flat tensor of at least `size` elements, the same for all calls (they run on one stream). Smaller ones that
-        a graph may hold live on. None if there is none and none may be made."""
-        made = self._buffers.setdefault((dtype, device), [])
+    def _buffer(self, size: int, dtype: object, device: object, may_make: bool = True, use: str = "any") -> object | None:
+        """A flat tensor of at least `size` elements, the same for all calls of one use (they run on one stream), zero at
+        first. Smaller ones that a graph may hold live on. None if there is none and none may be made."""
+        made = self._buffers.setdefault((use, dtype, device), [])
         for buffer in made:
             if buffer.numel() >= size:
                 return buffer
         if not may_make:
             return None
         # A power of two: sizes that grow one by one cost at most twice the largest.
-        made.append(self._torch.empty(1 << max(size - 1, 0).bit_length(), dtype=dtype, device=device))
+        made.append(self._torch.zeros(1 << max(size - 1, 0).bit_length(), dtype=dtype, device=device))
         return made[-1]
 
     def _workspace(self, bound: dict[str, object], may_make: bool = True) -> object | None:
-        """uint8, for verify() and compare() of this call."""
+        """uint8, for verify() of this call."""
         q = bound["q_extend"]
         key = bound["qo_indptr"].shape[0] - 1, bound["max_len_extend"], q.shape[1], q.device
         if key not in self._needed:
-            attention = self.ops.verify_attn_workspace_bytes(*key[:3], q, self._nsplit)
-            self._needed[key] = max(attention, self.ops.compare_workspace_bytes(q.shape[0], q))
+            self._needed[key] = self.ops.verify_attn_workspace_bytes(*key[:3], q, self._nsplit)
         return self._buffer(self._needed[key], self._torch.uint8, q.device, may_make)
+
+    def _compare_workspace(self, tokens: object, may_make: bool = True) -> object | None:
+        """uint8, for compare() of outputs like this one; compare() alone writes it, as compare.h asks."""
+        key = "compare", tokens.shape[0], tokens.device
+        if key not in self._needed:
+            self._needed[key] = self.ops.compare_workspace_bytes(tokens.shape[0], tokens)
+        return self._buffer(self._needed[key], self._torch.uint8, tokens.device, may_make, "compare")
 
     def reserve(self, bound: dict[str, object], capturing: bool) -> bool:
         """Makes what a call needs; inside a capture nothing is made, and False says that something is missing."""
@@ -67,8 +73,9 @@ class Kernel:
         if capturing:
             return (self.accumulator.tensor is not None and self.slot_counts.tensor is not None
                     and self._buffer(out.numel(), out.dtype, out.device, False) is not None
-                    and self._workspace(bound, False) is not None)
+                    and self._workspace(bound, False) is not None and self._compare_workspace(out, False) is not None)
         self._workspace(bound)
+        self._compare_workspace(out)
         self.scratch(out)
         self.accumulator.make(q.device.type == "cuda")
         self.slot_counts.make(q.device.type == "cuda")
@@ -93,7 +100,7 @@ class Kernel:
         engine's kernel rounds its weights to three bits of mantissa, and ours does not."""
         accumulator = self.accumulator.make(bound["q_extend"].device.type == "cuda")
         wider = _FP8_TOLERANCE if eligible.kv_type(bound) else 1
-        self.ops.compare(ours, engines, bound["kv_indptr"], layer, accumulator, self._workspace(bound), enable,
+        self.ops.compare(ours, engines, bound["kv_indptr"], layer, accumulator, self._compare_workspace(engines), enable,
                          wider * self._max_ulp, wider * self._mean_ulp)
 
     def gate(self, word: object, bound: dict[str, object], qo_indptr: object, kv_indptr: object, flags: object) -> None:

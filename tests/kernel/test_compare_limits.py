@@ -38,7 +38,7 @@ def compared(ours: torch.Tensor, engines: torch.Tensor, device: str, batch: int 
     """What compare says of [tokens, heads, 512]."""
     accum = torch.zeros(COMPARE_ACCUM_BYTES, dtype=torch.uint8, pin_memory=device == "cuda")
     bounds = torch.arange(batch + 1, dtype=torch.int32, device=device)
-    workspace = torch.empty(1 << 16, dtype=torch.uint8, device=device)
+    workspace = torch.zeros(1 << 16, dtype=torch.uint8, device=device)
     torch.ops.kdtree.compare(ours.to(device), engines.to(device), bounds, 0, accum, workspace)
     if device == "cuda":
         torch.cuda.synchronize()

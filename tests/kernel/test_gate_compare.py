@@ -18,7 +18,7 @@ class Compared:
         self.device = device
         self.accum = torch.zeros(COMPARE_ACCUM_BYTES, dtype=torch.uint8, pin_memory=device == "cuda")
         self.kv = torch.tensor(KV, dtype=torch.int32, device=device)
-        self.workspace = torch.empty(1 << 16, dtype=torch.uint8, device=device)
+        self.workspace = torch.zeros(1 << 16, dtype=torch.uint8, device=device)
 
     def add(self, ours: torch.Tensor, engines: torch.Tensor, layer: int = 0, **more: Any) -> dict[str, Any]:
         torch.ops.kdtree.compare(ours, engines, self.kv, layer, self.accum, self.workspace, **more)

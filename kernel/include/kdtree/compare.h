@@ -30,7 +30,12 @@
  * it as all zero bytes. It is a sequence lock for a reader on the host: sequence is odd while it
  * changes; read until it was the same even number before and after.
  *
- * Concurrency: one compare at a time per accumulator (they run on one stream).
+ * CUDA: `enable` is read as soon as the kernel starts, which may be while the call before it on the
+ * stream still runs; so whoever writes it must not use programmatic dependent launch to let others
+ * start before it is written (kdtree_gate doesn't). The workspace starts as all zero bytes, and
+ * nobody else writes it between calls; calls of any size may share one.
+ *
+ * Concurrency: one compare at a time per accumulator and per workspace (they run on one stream).
  */
 #define KDTREE_COMPARE_MAX_BATCH 512
 
@@ -68,7 +73,7 @@ struct kdtree_compare_params {
   int64_t ours_token_stride; /* elements */
   int64_t engines_token_stride;
   const int32_t* kv_indptr; /* [batch+1], for longest_prefix */
-  const int32_t* enable; /* one int32 read by the kernel when it runs, 0 = do nothing; null = 1 */
+  const int32_t* enable;    /* one int32 read by the kernel, 0 = do nothing; null = 1; see below */
   struct kdtree_compare_accum* accum;
   void* workspace; /* CUDA: kdtree_compare_workspace_bytes(), 16-byte aligned; CPU: nullable */
   int64_t workspace_bytes;

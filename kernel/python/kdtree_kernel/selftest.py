@@ -196,7 +196,7 @@ def check_gate_and_compare(device: str) -> str:
             return f"gate: mode {mode} gave {gated_qo.tolist()} and {gated_kv.tolist()}"
     engines = torch.ones(6, 2, 512, dtype=torch.bfloat16, device=device)
     ours = engines.clone()
-    workspace = torch.empty(1 << 16, dtype=torch.uint8, device=device)
+    workspace = torch.zeros(1 << 16, dtype=torch.uint8, device=device)
     torch.ops.kdtree.compare(ours, engines, kv, 7, accum, workspace)
     ours[4, 1, 3] += 0.125  # 16 ULP at 1.0
     torch.ops.kdtree.compare(ours, engines, kv, 8, accum, workspace)

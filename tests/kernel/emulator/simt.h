@@ -124,6 +124,11 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   if (value > before) *at = value;
   return before;
 }
+inline unsigned atomicInc(unsigned* at, unsigned most) {
+  const unsigned before = *at;
+  *at = before >= most ? 0 : before + 1;
+  return before;
+}
 inline unsigned atomicAdd(unsigned* at, unsigned value) {
   const unsigned before = *at;
   *at += value;
