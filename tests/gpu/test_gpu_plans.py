@@ -41,7 +41,8 @@ class Release:
     def ranks(self) -> list[dict]:
         self._seen += 100
         return [dict(tp_rank=0, compares=self._seen, mismatches=0, max_ulp=1.0, max_mean_ulp=0.1, publications=self._seen, batches={1: (2, 2)},
-                     sort_state=1, kv_pairs=self._seen, kv_contiguous_pairs=self._seen // 2)]
+                     sort_state=1, calls_kernel=5, calls_engine=7,
+                     handed_back=[0, 3, 0], kv_pairs=self._seen, kv_contiguous_pairs=self._seen // 2)]
 
 
 @pytest.fixture
@@ -99,6 +100,15 @@ def test_with_kdtrees_own_programs(run):
     assert run.record.data["agent_scrape"] == "scrape" and run.record.data["kdtreectl_bench"] == "bench"
     plans.PLANS["proofs"](run)
     assert run.record.data["kv_churn_unsorted"]["exported"] == "exported"
+
+
+def test_eagle_with_graphs_and_without(run):
+    plans.PLANS["eagle"](run)
+    record = run.record.data
+    for name in ("eagle", "eagle_eager"):
+        assert record[name]["mismatches"] == 0 and record[name]["handed_back"] == {"no_metadata": 3}
+        assert record[f"greedy_tokens_{name}"] == "greedy"
+    assert [server.name for server in run.servers] == ["eagle", "eagle_eager"] and all(s.closed for s in run.servers)
 
 
 def test_chosen_rows_alone(run):

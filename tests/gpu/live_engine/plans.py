@@ -9,7 +9,7 @@ from . import agree, host, observer_cost, proofs, speed, switch, two
 from .context import Context, gpu_facts
 from .model import write_model
 from .orders import Orders
-from .server import Server, dflash, ngram
+from .server import Server, dflash, eagle, ngram
 
 START_S = 300.0
 TOKENS_S = 150.0  # of the plan tokens, with its start
@@ -59,7 +59,7 @@ class Plan:
         self.context = context
         self.built = threading.Event()
         self.servers: dict[str, Server] = {}
-        self.orders = {name: Orders(context.work / f"orders-{name}.json") for name in ("proof", "eager", "tokens")}
+        self.orders = {name: Orders(context.work / f"orders-{name}.json") for name in ("proof", "eager", "tokens", "eagle", "eagle_eager")}
         self.model = write_model(context.work / "model", context.layers, 8 * context.tp)
         self.small = write_model(context.work / "small", PROOF_LAYERS, 8 * context.tp, 384)
 
@@ -104,6 +104,14 @@ class Plan:
         self.built.wait()
         return self.context.server("eager", self.small, [*ngram(), *PROOF_FLAGS, *EAGER], "validate", {
             **WEIGHTS, **self.orders["eager"].environ(), "KDTREE_DEFRAG_SORT": "0"}, entry_point=True)
+
+    def start_eagle(self, name: str = "eagle", more: Sequence[str] = ()) -> Server:
+        self.built.wait()
+        return self.context.server(name, self.small, [*eagle(), *PROOF_FLAGS, *more], "validate", {
+            **WEIGHTS, **self.orders[name].environ(), "SGLANG_ENABLE_JIT_DEEPGEMM": "0"})
+
+    def start_eagle_eager(self) -> Server:
+        return self.start_eagle("eagle_eager", EAGER)
 
     def start_tokens(self) -> Server:
         self.built.wait()
@@ -229,6 +237,24 @@ def plan_proofs(context: Context) -> None:
         plan.close()
 
 
+def plan_eagle(context: Context) -> None:
+    """Trees of EAGLE's, four branches a node, with graphs and without: validate is clean, on says what off says."""
+    plan, names = Plan(context), ("eagle", "eagle_eager")
+    try:
+        plan.build_and_start(names)
+        for name in filter(plan.servers.__contains__, names):
+            server, release, orders = plan.servers[name], context.release_of(name), plan.orders[name]
+            folder = context.work / name
+            folder.mkdir(exist_ok=True)
+            context.stage(name, lambda: {
+                **proofs.coming_and_going(server, release, temperatures=(0.0, *proofs.TEMPERATURES)),
+                **proofs.answered(release)}, name)
+            context.stage(f"greedy {name}", lambda: agree.greedy(server, release, orders, folder, tokens=48),
+                          f"greedy_tokens_{name}", 20)
+    finally:
+        plan.close()
+
+
 def plan_tokens(context: Context) -> None:
     """off against on with all layers: greedy tokens, and logits along a forced text."""
     plan = Plan(context)
@@ -285,4 +311,5 @@ def plan_two(context: Context) -> None:
                 server.close()
 
 
-PLANS = {"all": plan_all, "table": plan_table, "proofs": plan_proofs, "tokens": plan_tokens, "two": plan_two}
+PLANS = {"all": plan_all, "table": plan_table, "proofs": plan_proofs, "tokens": plan_tokens, "eagle": plan_eagle,
+         "two": plan_two}

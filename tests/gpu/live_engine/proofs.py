@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from . import load
 from .orders import Orders
-from .release import Release
+from .release import BACK_NAMES, Release
 from .server import Server
 
 FAULTS = {1: "eight_ulp", 2: "prefix_only", 3: "mask_indptr", 4: "broken_capture"}  # hooks/kdtree_test_hooks/faults.py
@@ -22,6 +22,13 @@ def counted(release: Release) -> dict:
     time.sleep(SETTLE_S)
     rank = release.ranks()[0]
     return {name: rank[name] for name in COUNTED if name in rank}
+
+
+def answered(release: Release) -> dict:
+    """Verify calls of rank 0: by which kernel, and handed back by reason."""
+    rank = release.ranks()[0]
+    back = {name: count for name, count in zip(BACK_NAMES, rank["handed_back"]) if count}
+    return {"calls_kernel": rank["calls_kernel"], "calls_engine": rank["calls_engine"], "handed_back": back}
 
 
 def clean(release: Release) -> dict:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(REPOSITORY / "sitecustomize"))
 from kdtree_patch.control import pack_control  # noqa: E402
 from kdtree_patch.fingerprint import examine  # noqa: E402
 from kdtree_patch.stats import StatsError, read_stats  # noqa: E402
-from kdtree_patch.stats_format import MODES  # noqa: E402
+from kdtree_patch.stats_format import BACK_NAMES, MODES  # noqa: E402, F401
 
 SWITCH_S = 20.0
 

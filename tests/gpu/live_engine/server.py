@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One real SGLang server with dummy weights: started, waited for, read, ended."""
+import importlib.util
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from . import load
 
 CLOSE_S = 20.0
 HOOKS = Path(__file__).resolve().parent.parent / "hooks"
+ABSENT = HOOKS.parent / "absent"
 _FIXED = {"HF_HUB_OFFLINE": "1", "SGLANG_IS_FLASHINFER_AVAILABLE": "false", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
           "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _CAPTURE = re.compile(r"Capture target verify CUDA graph end\. elapsed=([0-9.]+) s")
@@ -33,6 +35,17 @@ def dflash(model: Path, n: int = 9) -> list[str]:
             "--speculative-dflash-block-size", str(n), "--speculative-draft-attention-backend", "triton"]
 
 
+def eagle(topk: int = 4, n: int = 9) -> list[str]:
+    """The model's own next-token layer drafts a tree."""
+    return ["--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", str(topk),
+            "--speculative-num-draft-tokens", str(n)]
+
+
+def absent_packages() -> list[str]:
+    """What goes at the end of PYTHONPATH for a server with EAGLE: [] where its package is installed."""
+    return [] if importlib.util.find_spec("deep_gemm") else [str(ABSENT)]
+
+
 class Server:
     """A started server; use close(). `environ` comes on top of ours; `path` goes in front of PYTHONPATH."""
 
@@ -42,7 +55,7 @@ class Server:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.started = time.monotonic()
         self.healthy_s: float | None = None
-        python_path = [*(path or []), str(HOOKS), *([site] if site else [])]
+        python_path = [*(path or []), str(HOOKS), *([site] if site else []), *(absent_packages() if "EAGLE" in flags else [])]
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model / "target"), "--load-format",
                    "dummy", "--skip-tokenizer-init", "--attention-backend", "triton", "--sampling-backend", "pytorch",
                    "--page-size", "1", "--skip-server-warmup", "--disable-shared-experts-fusion", "--context-length",
