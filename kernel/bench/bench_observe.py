@@ -20,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 from kdtree_kernel import GATE_FLAGS, GATE_WORD_BYTES, SLOT_COUNTS_BYTES, ask_look, set_mode  # noqa: E402
+from kdtree_kernel.bench import find_triton  # noqa: E402
 from kdtree_kernel.ops import load  # noqa: E402
 
 LAYERS, EXPERTS, RANKS, TOP_K, HEADS, WIDTH = 61, 384, 8, 8, 8, 2048
@@ -29,6 +30,8 @@ REPLAYS = 40
 
 class Step:
     """The buffers of one verify step of `batch` requests with n draft tokens behind `context` tokens."""
+
+    forward: Callable[..., None] | None = None  # SGLang's extend_attention_fwd, if it is there
 
     def __init__(self, batch: int, n: int, context: int) -> None:
         def make(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -43,6 +46,9 @@ class Step:
         self.kv = torch.arange(0, keys + 1, context, device="cuda", dtype=torch.int32)
         self.gated_qo, self.gated_kv = self.qo.clone(), self.kv.clone()
         self.slots = torch.randperm(keys, device="cuda") + 1
+        self.v = self.k[..., :512].contiguous()
+        self.mask = torch.ones(tokens * (context + n), dtype=torch.uint8, device="cuda")
+        self.mask_starts = torch.arange(batch + 1, device="cuda") * n * (context + n)
         self.word = torch.zeros(GATE_WORD_BYTES, dtype=torch.uint8, pin_memory=True)
         self.flags = torch.zeros(GATE_FLAGS, dtype=torch.int32, device="cuda")
         self.counts = torch.zeros(SLOT_COUNTS_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -79,6 +85,11 @@ class Step:
     def compare(self, i: int, ids: torch.Tensor) -> None:
         torch.ops.kdtree.compare(self.scratch, self.out, self.kv, i, self.accum, self.compare_workspace,
                                  self.flags[1:2])
+
+    def engine(self, i: int, ids: torch.Tensor) -> None:
+        """SGLang's kernel as it is captured in an armed process: in mode on it is told to do nothing."""
+        type(self).forward(self.q, self.k, self.v, self.out, self.pool, self.pool[..., :512], self.gated_qo, self.gated_kv,
+                           self.slots, self.mask, True, self.mask_starts, self.n, 1.0, 1.0, 576**-0.5)
 
     def armed(self, i: int, ids: torch.Tensor) -> None:
         """All that an armed process captures beside the engine's own kernel."""
@@ -164,6 +175,7 @@ def main() -> None:
     options = parser.parse_args()
     load(options.lib)
     rows = []
+    Step.forward, kernel_of = find_triton()
     shapes = [(1, 9, 1024), (1, 9, 65536), (16, 9, 4096), (1, 65, 4096)]
     for batch, n, context in shapes[:1] if options.quick else shapes:
         step = Step(batch, n, context)
@@ -171,6 +183,8 @@ def main() -> None:
         parts = {"router": (Step.count, 0), "gate_and_slots": (Step.turn, 0), "attention_off": (Step.attend, 0),
                  "compare_off": (Step.compare, 0), "armed_off": (Step.armed, 0), "armed_validate": (Step.armed, 1),
                  "armed_on": (Step.armed, 2), "tick": (Step.tick, 0)}
+        if Step.forward is not None:
+            parts["engines_kernel_on"] = Step.engine, 2
         row |= {name: round(added(step, extra, mode), 1) for name, (extra, mode) in parts.items()}
         row |= {"router_begin_and_end": round(around(step), 1), "one_look": round(look(step), 1)}
         rows.append(row)
@@ -178,7 +192,7 @@ def main() -> None:
     report = {"what": f"microseconds that kdtree adds to a step of {LAYERS} layers; {EXPERTS} experts, top {TOP_K}",
               "gpu": torch.cuda.get_device_name(), "driver": options.driver, "torch": torch.__version__,
               "cuda": torch.version.cuda, "commit": options.commit,
-              "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "rows": rows}
+              "engines_kernel": kernel_of, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "rows": rows}
     options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -212,7 +212,7 @@ def measure_table(plan: Plan) -> None:
     plan.close("ceiling", "armed")
     if context.release is not None:
         context.stage("observer cost", lambda: observer_cost.measure(
-            str(context.release.library), context.out / "observe.json", context.record.data["commit"]),
+            str(context.release.library), context.out / "observe.json", context.record.data["commit"], context.site),
             "observer_cost", 10)
 
 
