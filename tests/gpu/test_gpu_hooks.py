@@ -99,6 +99,10 @@ def test_logits_are_compared_position_by_position():
     assert (found["positions"], found["best_differs"], found["max_abs"]) == (4, 1, 2.5)
     assert found["margins_where_best_differs"] == [2.0] and found["kl_max"] > 0
     assert agree.compare_logits(one, one)["kl_max"] == 0
+    assert found["kl_mean_by_temperature"]["0.3"] > found["kl_mean_by_temperature"]["0.7"] > found["kl_mean"]
+    halves, quarters = numpy.log([[0.5, 0.5]]), numpy.log([[0.25, 0.75]])
+    assert agree.divergence(halves, quarters)[0] == pytest.approx(0.5 * numpy.log(2) + 0.5 * numpy.log(2 / 3))
+    assert agree.divergence(2 * halves, 2 * quarters, 2)[0] == pytest.approx(agree.divergence(halves, quarters)[0])
     with pytest.raises(ValueError):
         agree.compare_logits(one, {})
 

@@ -13,6 +13,7 @@ from .server import Server
 
 LENGTHS = (64, 200, 500, 1000, 1000, 2000, 3000, 4000)
 TOKENS = 96
+TEMPERATURES = (0.3, 0.7)
 FORCED_PROMPT, FORCED_TOKENS = 3000, 1500
 Steps = list[dict[str, numpy.ndarray]]
 
@@ -77,6 +78,13 @@ def logits_by_position(steps: Steps) -> dict[int, numpy.ndarray]:
     return found
 
 
+def divergence(a: numpy.ndarray, b: numpy.ndarray, temperature: float = 1.0) -> numpy.ndarray:
+    """Nats by which what is sampled from b differs from what is sampled from a, row by row of [positions, vocabulary]."""
+    log_a, log_b = (x / temperature - (x / temperature).max(-1, keepdims=True) for x in (a, b))
+    log_a, log_b = (x - numpy.log(numpy.exp(x).sum(-1, keepdims=True)) for x in (log_a, log_b))
+    return (numpy.exp(log_a) * (log_a - log_b)).sum(-1)
+
+
 def compare_logits(one: dict[int, numpy.ndarray], other: dict[int, numpy.ndarray]) -> dict:
     """Both runs went along the same text. kl: nats, of `other` from `one`; a position where the best token differs is
     listed with its margin in `one`."""
@@ -86,9 +94,7 @@ def compare_logits(one: dict[int, numpy.ndarray], other: dict[int, numpy.ndarray
     a = numpy.stack([one[p] for p in shared]).astype(numpy.float64)
     b = numpy.stack([other[p] for p in shared]).astype(numpy.float64)
     delta = numpy.abs(a - b)
-    log_a, log_b = (x - x.max(-1, keepdims=True) for x in (a, b))
-    log_a, log_b = (x - numpy.log(numpy.exp(x).sum(-1, keepdims=True)) for x in (log_a, log_b))
-    kl = (numpy.exp(log_a) * (log_a - log_b)).sum(-1)
+    kl = divergence(a, b)
     top = numpy.sort(a, -1)
     margin = top[:, -1] - top[:, -2]
     differs = a.argmax(-1) != b.argmax(-1)
@@ -97,7 +103,9 @@ def compare_logits(one: dict[int, numpy.ndarray], other: dict[int, numpy.ndarray
             "margin_median": round(float(numpy.median(margin)), 4), "exact_ties": int((margin == 0).sum()),
             "max_abs": round(float(delta.max()), 5), "mean_abs": round(float(delta.mean()), 6),
             "p99_abs": round(float(numpy.quantile(delta, 0.99)), 5), "kl_mean": float(f"{kl.mean():.3g}"),
-            "kl_max": float(f"{kl.max():.3g}"), "best_differs": int(differs.sum()),
+            "kl_max": float(f"{kl.max():.3g}"),
+            "kl_mean_by_temperature": {str(t): float(f"{divergence(a, b, t).mean():.3g}") for t in TEMPERATURES},
+            "best_differs": int(differs.sum()),
             "margins_where_best_differs": [round(float(m), 5) for m in margin[differs][:40]]}
 
 
