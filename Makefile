@@ -35,7 +35,7 @@ demo: root build ## a throw-away host, from nothing to KDTREE_VERIFY=on, and a r
 	$(PYTHON) tests/demo/demo.py
 
 root:
-	@[ "$$(id -u)" = 0 ] || { echo "demo: a throw-away systemd host needs root; what runs without it: make test (skips the host tests)" >&2; exit 3; }
+	@[ "$$(id -u)" = 0 ] || { echo "$(firstword $(MAKECMDGOALS)): a throw-away systemd host needs root; what runs without it: make test (skips the host tests)" >&2; exit 3; }
 
 torture: root build ## every verb, stopped at every change in every way (hours); writes tests/host/results/torture.json
 	$(PYTHON) tests/torture/campaign.py --jobs $(JOBS) --record tests/host/results/torture.json $(TORTURE)
