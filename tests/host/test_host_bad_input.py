@@ -8,7 +8,7 @@ from typing import Iterator
 
 import pytest
 
-from kdtree_host import COMMAND, PYTHON, UNIT_PATH, KdtreeHost, engine_unit
+from kdtree_host import COMMAND, ENGINE, PYTHON, UNIT_PATH, KdtreeHost, engine_unit
 
 USAGE, REFUSED, LOCKED = 2, 3, 6
 TOUCHED = ("/etc", "/opt", "/var/lib/kdtree")
@@ -24,11 +24,12 @@ def quiet(package_layer):
 
 
 @contextlib.contextmanager
-def unchanged(host: KdtreeHost) -> Iterator[None]:
+def unchanged(host: KdtreeHost, *folders: str) -> Iterator[None]:
     """Fails if files, the unit, or the running engine are not as before, and names what is not."""
-    files, engine = host.tree(*TOUCHED), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths")
+    folders = folders or TOUCHED
+    files, engine = host.tree(*folders), host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths")
     yield
-    now = host.tree(*TOUCHED)
+    now = host.tree(*folders)
     assert [path for path in sorted(files.keys() | now.keys()) if files.get(path) != now.get(path)] == []
     assert host.engine("InvocationID", "ExecStart", "Environment", "DropInPaths") == engine
 
@@ -108,8 +109,30 @@ def test_no_nvcc_and_no_gpu_proof_for_a_cuda_kernel(quiet):
     quiet.configure(kernel={"device": "cuda"})
     try:
         with unchanged(quiet):
-            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "nvcc")
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "no nvcc found, looked for /usr/local/cuda/bin/nvcc",
+                    "nvidia-cuda-nvcc into the engine's own Python", "kernel.cuda_home")
     finally:
+        quiet.configure()
+
+
+def test_nvcc_is_looked_for_in_the_configuration_then_cuda_home_path_and_the_engines_python(quiet):
+    """doctor names the one that deploy would take."""
+    site = f"{ENGINE}/light/lib/python3.11/site-packages"
+    places = {"/opt/a/bin/nvcc": "13.1", "/opt/b/bin/nvcc": "13.2", "/usr/local/bin/nvcc": "13.3", "/opt/site/nvidia/cu13/bin/nvcc": "13.4"}
+    for path, version in places.items():
+        quiet.write(path, f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.0'\n", mode=0o755)
+    quiet.run(["mount", "-t", "overlay", "-o", f"lowerdir=/opt/site:{site}", "overlay", site]).check()
+    try:
+        for changes, env, version, path in (({"cuda_home": "/opt/a"}, {"CUDA_HOME": "/opt/b"}, "13.1", "/opt/a/bin/nvcc"),
+                                            ({}, {"CUDA_HOME": "/opt/b"}, "13.2", "/opt/b/bin/nvcc"),
+                                            ({}, {}, "13.3", "/usr/local/bin/nvcc"),
+                                            ({}, {"PATH": "/usr/sbin:/usr/bin"}, "13.4", f"{site}/nvidia/cu13/bin/nvcc")):
+            quiet.configure(kernel={"device": "cuda", **changes})
+            said = quiet.ctl("doctor", env=env).out
+            assert f"{version}, {path}" in said, said
+    finally:
+        quiet.run(["umount", site]).check()
+        quiet.run(["rm", "-r", "/opt/a", "/opt/b", "/opt/site", "/usr/local/bin/nvcc"]).check()
         quiet.configure()
 
 
@@ -159,6 +182,36 @@ def test_a_full_disk_leaves_nothing_half_written(quiet):
     finally:
         quiet.run(["umount", "/opt/kdtree"]).check()
         quiet.path("/opt/kdtree").rmdir()
+
+
+def test_a_disk_that_fills_up_while_the_release_is_built(quiet):
+    """Space enough at first; cmake's wrapper then takes all of it."""
+    quiet.path("/opt/kdtree").mkdir()
+    quiet.run(["mount", "-t", "tmpfs", "-o", "size=128m,mode=0755", "tmpfs", "/opt/kdtree"]).check()
+    quiet.run(["install", "-o", "sglang", "/dev/null", "/opt/kdtree/fill"]).check()
+    quiet.write("/usr/local/bin/cmake", "#!/bin/sh\ndd if=/dev/zero of=/opt/kdtree/fill bs=1M 2>/dev/null\nexec /usr/bin/cmake \"$@\"\n", mode=0o755)
+    try:
+        with unchanged(quiet, "/etc"):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "no space left to build the kernel (configure)",
+                    "free space on the filesystem of /opt/kdtree/releases")
+        left = quiet.run(["find", "/opt/kdtree", "-mindepth", "1", "-printf", "%P\\n"]).out.split()
+        assert set(left) <= {"fill", "releases"}, left
+        assert quiet.run(["ls", "/var/lib/kdtree"]).out == "build-failed.log\n", "nothing was begun"
+    finally:
+        quiet.run(["umount", "/opt/kdtree"]).check()
+        quiet.path("/opt/kdtree").rmdir()
+        quiet.run(["rm", "-r", "/usr/local/bin/cmake", "/var/lib/kdtree"]).check()
+
+
+def test_an_nvcc_that_is_too_old(quiet):
+    quiet.write("/opt/a/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.1'\n", mode=0o755)
+    quiet.configure(kernel={"device": "cuda", "cuda_home": "/opt/a"})
+    try:
+        with unchanged(quiet):
+            refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "/opt/a/bin/nvcc is version 12.4, 12.8 or newer is needed", "kernel.cuda_home")
+    finally:
+        quiet.run(["rm", "-r", "/opt/a"]).check()
+        quiet.configure()
 
 
 def test_a_second_kdtreectl_is_told_who_is_at_work(quiet):
