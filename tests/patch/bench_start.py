@@ -2,7 +2,7 @@
 """What the hook costs at the start of a Python process: python3 tests/patch/bench_start.py [RUNS]
 
 Prints the median milliseconds of `python3 -c pass` without kdtree, with the hook idle (KDTREE_VERIFY unset) and with it
-watching, taken in turns on this machine. The limit is 5 ms over a process without kdtree."""
+watching, taken in turns on this machine. The limit is 5 ms over a process without kdtree. results/start.txt is what a run said."""
 import os
 import statistics
 import subprocess
@@ -31,6 +31,9 @@ def main() -> int:
             took = once(environ)
             if run:  # the first round writes byte code
                 found[name].append(took)
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown processor")
+    print(f"{time.strftime('%Y-%m-%d', time.gmtime())}, Python {sys.version.split()[0]}, {model}, {os.cpu_count()} cores, "
+          f"load {os.getloadavg()[0]:.1f}, {runs} starts each")
     plain = statistics.median(found["without kdtree"])
     for name, times in found.items():
         print(f"{name:15} median {statistics.median(times):6.2f} ms   {statistics.median(times) - plain:+5.2f} ms")
