@@ -16,7 +16,7 @@ class TwoRanks:
     """Both ranks' stats: 7 layers whose tokens all go to the experts 0 to 7. The last rank lies once it was told to."""
 
     def __init__(self, pids: list[int], ep: int):
-        self.pids, self.ep, self.lies, self.modes = pids, ep, 0, []
+        self.pids, self.ep, self.lies, self.modes = pids, ep, None, []
 
     def switch(self, mode: str, count: int = 1) -> float:
         self.modes.append((mode, count))
@@ -25,7 +25,7 @@ class TwoRanks:
     def ranks(self) -> list[dict]:
         table = [[ROWS] * 8 + [0] * 376] * 7
         return [dict(tp_rank=rank, pid=pid, moe_ep_rank=rank % self.ep, moe_ep_size=self.ep, device_uuid=f"GPU-{rank}", moe_tokens=ROWS,
-                     sections={1: table}, compares=10, mismatches=self.lies * rank)
+                     sections={1: table}, compares=10, mismatches=int(rank == self.lies))
                 for rank, pid in enumerate(self.pids) if self.lives(pid)]
 
     @staticmethod
@@ -34,8 +34,8 @@ class TwoRanks:
         return lives(pid)
 
 
-def scrape_text(ep: int, gpus: int = 2) -> str:
-    load = {0: 5040, 1: 5040 if ep == 1 else 0}
+def scrape_text(ep: int, gpus: int = 2, ranks: int = 2) -> str:
+    load = dict([(0, 5040), (1, 5040 if ep == 1 else 0)][:ranks])
     return "".join([*(f'kdtree_gpu_utilization_ratio{{gpu="{gpu}",uuid="GPU-{gpu}"}} 0.5\n' for gpu in range(gpus)),
                     *(f'kdtree_rank_up{{rank="{rank}"}} 1\nkdtree_moe_rank_tokens_total{{moe_rank="{rank}"}} {load[rank]}\n' for rank in load)])
 
@@ -44,12 +44,12 @@ def scrape_text(ep: int, gpus: int = 2) -> str:
 def run(tmp_path, head, stream, monkeypatch):
     """A context whose servers are stand-ins; its ranks are real processes, so that one can be killed."""
     made = context.Context("", tmp_path, tmp_path, 61, Record(tmp_path / "r.json", head), time.monotonic() + 600, tp=2, programs="/programs")
-    made.started, made.gpus, processes = [], 2, []
+    made.started, made.gpus, made.ranks, processes = [], 2, 2, []
 
     def server(name: str, model, flags, mode="", hooks=None, ep=1, **_: object) -> Server:
         made.started.append((name, ep, hooks))
-        processes.extend(subprocess.Popen(["sleep", "600"]) for _ in range(2))
-        made.fresh = TwoRanks([p.pid for p in processes[-2:]], ep)
+        processes.extend(subprocess.Popen(["sleep", "600"]) for _ in range(made.ranks))
+        made.fresh = TwoRanks([p.pid for p in processes[-made.ranks:]], ep)
         return Server(name, stream.url)
 
     def give(self, url: str, ranks: int = 1, **order: object) -> dict:
@@ -58,13 +58,13 @@ def run(tmp_path, head, stream, monkeypatch):
         return {"verify_rows": ROWS}
 
     def scrape(context, server, kind: str) -> dict:
-        (context.out / f"agent-{kind}.txt").write_text(scrape_text(made.fresh.ep, made.gpus))
+        (context.out / f"agent-{kind}.txt").write_text(scrape_text(made.fresh.ep, made.gpus, made.ranks))
         return {}
 
     def verdict(context) -> dict:
         here = {rank["tp_rank"]: rank for rank in made.fresh.ranks()}
         rows = [{"rank": rank, "verdict": "insufficient" if rank not in here else "mismatch" if here[rank]["mismatches"] else "clean",
-                 "reason": "why" if rank not in here or here[rank]["mismatches"] else None} for rank in range(2)]
+                 "reason": "why" if rank not in here or here[rank]["mismatches"] else None} for rank in range(made.ranks)]
         return {"exit_status": 1, "verdict": {"ranks": rows}}
 
     monkeypatch.setattr(made, "server", server)
@@ -114,7 +114,9 @@ def test_load_that_is_not_where_it_was_planted_fails(run):
         two.check_load(two.rank_load(TwoRanks([1, 1], 2), per_rank=192), 2, ROWS + 9, 7)
 
 
-def test_one_gpu_is_refused(run):
-    run.tp = 1
-    with pytest.raises(SystemExit, match="--tp 2"):
-        plans.PLANS["two"](run)
+def test_one_gpu_is_a_dry_run(run):
+    run.tp = run.gpus = run.ranks = 1
+    plans.PLANS["two"](run)
+    assert run.failed == [] and [(name, ep) for name, ep, _ in run.started] == [("armed", 1)]
+    assert run.record.data["lying_rank_tp1_ep1"]["mismatches_by_rank"] == {0: 1}
+    assert run.record.data["dead_rank_tp1_ep1"]["left"] == []
