@@ -11,6 +11,8 @@ constexpr LabelNames<1> kMoeRank{"moe_rank"};
 constexpr LabelNames<2> kLayerMoeRank{"layer", "moe_rank"};
 constexpr LabelNames<3> kWhatIf{"ep_size", "layer", "moe_rank"};
 constexpr LabelNames<1> kEpSize{"ep_size"};
+constexpr LabelNames<2> kWhatIfLayer{"ep_size", "layer"};
+constexpr LabelNames<2> kWhatIfRank{"ep_size", "moe_rank"};
 constexpr LabelNames<1> kLayer{"layer"};
 constexpr LabelNames<2> kExpert{"layer", "expert"};
 
@@ -20,7 +22,9 @@ constexpr std::string_view kNoWindow =
 constexpr std::string_view kNotEp =
     "ep_size is 1 (it would be even by construction), an expert's rank is not known, or no living "
     "rank observes routing";
-constexpr std::string_view kNoIdle = "ep_size is 1, or the engine's processes don't count it";
+constexpr std::string_view kNoSteps = "ep_size is 1, or the engine's processes don't count it";
+constexpr std::string_view kNoWhatIfSteps =
+    "ep_size is not 1, or the engine's processes don't count it (the experts don't divide by TP)";
 constexpr std::string_view kSums = "sums over the expert table, once a second";
 
 constexpr MetricSpec kCatalog[] = {
@@ -75,7 +79,7 @@ constexpr MetricSpec kCatalog[] = {
      kMoeRank,
      "Pairs of layer and step in which no token went to this expert rank. At batch 1 many are idle "
      "even with perfect routing: compare with kdtree_moe_expected_idle_layer_steps_total.",
-     kNoIdle, kStatsCost,
+     kNoSteps, kStatsCost,
      "rate(kdtree_moe_rank_idle_layer_steps_total[5m]) / on (job, instance) group_left () sum by "
      "(job, instance) (rate(kdtree_moe_layer_steps_total[5m]))"},
     {Metric::moe_expected_idle_layer_steps,
@@ -86,28 +90,34 @@ constexpr MetricSpec kCatalog[] = {
      "What each rank's kdtree_moe_rank_idle_layer_steps_total would have grown by, had routing "
      "been "
      "uniform at the same tokens a step and top-k; since the agent first saw the process.",
-     kNoIdle,
+     kNoSteps,
      kSums,
      "rate(kdtree_moe_rank_idle_layer_steps_total[5m]) / on (job, instance) group_left () "
      "rate(kdtree_moe_expected_idle_layer_steps_total[5m])"},
-    {Metric::moe_rank_straggler_layer_intervals, "kdtree_moe_rank_straggler_layer_intervals_total",
-     counter, "1", kMoeRank,
-     "Pairs of layer and second in which this rank had the highest load of all (shared where ranks "
-     "tie). Uniform routing gives each rank 1/ep_size of kdtree_moe_layer_intervals_total.",
-     kNotEp, kSums,
-     "8 * rate(kdtree_moe_rank_straggler_layer_intervals_total[5m]) / on (job, instance) "
-     "group_left "
-     "() rate(kdtree_moe_layer_intervals_total[5m])"},
-    {Metric::moe_layer_intervals,
-     "kdtree_moe_layer_intervals_total",
-     counter,
-     "1",
-     {},
-     "Pairs of layer and second in which something was routed, since the agent first saw the "
-     "process.",
-     kNotEp,
-     kSums,
-     "rate(kdtree_moe_layer_intervals_total[5m])"},
+    {Metric::moe_rank_straggler_layer_steps, "kdtree_moe_rank_straggler_layer_steps_total", counter,
+     "1", kMoeRank,
+     "Pairs of layer and step in which this rank had most assignments of all, so that the others "
+     "waited for it; shared "
+     "where ranks tie. Uniform routing gives each rank 1/ep_size of the pairs.",
+     kNoSteps, kStatsCost,
+     "rate(kdtree_moe_rank_straggler_layer_steps_total[5m]) / on (job, instance) group_left () avg "
+     "by (job, instance) "
+     "(rate(kdtree_moe_rank_straggler_layer_steps_total[5m]))"},
+    {Metric::moe_peak_tokens, "kdtree_moe_peak_tokens_total", counter, "1", kLayer,
+     "Assignments of the rank that had most of them in a step, summed over steps: what the layer's "
+     "other ranks waited "
+     "for. A rank's mean is kdtree_moe_layer_tokens_total / ep_size.",
+     kNoSteps, kStatsCost,
+     "sum by (job, instance) (rate(kdtree_moe_peak_tokens_total[5m])) / avg by (job, instance) "
+     "(rate(kdtree_moe_rank_tokens_total[5m]))"},
+    {Metric::moe_expected_peak_tokens, "kdtree_moe_expected_peak_tokens_total", counter, "1",
+     kLayer,
+     "What kdtree_moe_peak_tokens_total would have grown by, had routing been uniform at the same "
+     "tokens in each step "
+     "and top-k; since the agent first saw the process.",
+     kNoSteps, kSums,
+     "sum by (job, instance) (rate(kdtree_moe_peak_tokens_total[5m])) / sum by (job, instance) "
+     "(rate(kdtree_moe_expected_peak_tokens_total[5m]))"},
     {Metric::moe_layer_tokens, "kdtree_moe_layer_tokens_total", counter, "1", kLayer,
      "Assignments of tokens to experts of this layer.", kNoMoe, kStatsCost,
      "rate(kdtree_moe_layer_tokens_total[5m])"},
@@ -131,9 +141,13 @@ constexpr MetricSpec kCatalog[] = {
      gauge,
      "ratio",
      {},
-     "Highest rank load over the mean one, last 30 s: the sum of the layers' highest over the sum "
-     "of "
-     "their means. 1 is even, ep_size is all on one rank; always 1 at ep_size 1.",
+     "Highest rank load over the mean one, of the last 30 s as a whole: the sum of the layers' "
+     "highest over the sum of "
+     "their means. What one step has too much and the next too little evens out here: this shows "
+     "where experts lie "
+     "badly, kdtree_moe_peak_tokens_total what steps wait for. 1 is even, ep_size is all on one "
+     "rank; always 1 at "
+     "ep_size 1.",
      kNoWindow,
      kSums,
      "kdtree_moe_peak_load_ratio / kdtree_moe_expected_peak_load_ratio"},
@@ -162,6 +176,35 @@ constexpr MetricSpec kCatalog[] = {
     {Metric::moe_what_if_expected_peak_load, "kdtree_moe_what_if_expected_peak_load_ratio", gauge,
      "ratio", kEpSize, "What that is on average for as many tokens routed uniformly.", kNoWindow,
      kSums, "kdtree_moe_what_if_peak_load_ratio / kdtree_moe_what_if_expected_peak_load_ratio"},
+    {Metric::moe_what_if_peak_tokens, "kdtree_moe_what_if_peak_tokens_total", counter, "1",
+     kWhatIfLayer,
+     "kdtree_moe_peak_tokens_total of the same steps, had the experts been laid out in order over "
+     "ep_size = tp_size ranks.",
+     kNoWhatIfSteps, kStatsCost,
+     "sum by (job, instance, ep_size) (rate(kdtree_moe_what_if_peak_tokens_total[5m])) / sum by "
+     "(job, instance, "
+     "ep_size) (rate(kdtree_moe_what_if_expected_peak_tokens_total[5m]))"},
+    {Metric::moe_what_if_expected_peak_tokens, "kdtree_moe_what_if_expected_peak_tokens_total",
+     counter, "1", kWhatIfLayer,
+     "What that would have grown by with uniform routing; since the agent first saw the process.",
+     kNoWhatIfSteps, kSums,
+     "sum by (job, instance, ep_size) (rate(kdtree_moe_what_if_expected_peak_tokens_total[5m]))"},
+    {Metric::moe_what_if_rank_straggler_layer_steps,
+     "kdtree_moe_what_if_rank_straggler_layer_steps_total", counter, "1", kWhatIfRank,
+     "kdtree_moe_rank_straggler_layer_steps_total of the same steps with ep_size = tp_size.",
+     kNoWhatIfSteps, kStatsCost, "rate(kdtree_moe_what_if_rank_straggler_layer_steps_total[5m])"},
+    {Metric::moe_what_if_rank_idle_layer_steps, "kdtree_moe_what_if_rank_idle_layer_steps_total",
+     counter, "1", kWhatIfRank,
+     "kdtree_moe_rank_idle_layer_steps_total of the same steps with ep_size = tp_size.",
+     kNoWhatIfSteps, kStatsCost,
+     "rate(kdtree_moe_what_if_rank_idle_layer_steps_total[5m]) / on (job, instance) group_left () "
+     "sum by (job, "
+     "instance) (rate(kdtree_moe_layer_steps_total[5m]))"},
+    {Metric::moe_what_if_expected_idle_layer_steps,
+     "kdtree_moe_what_if_expected_idle_layer_steps_total", counter, "1", kEpSize,
+     "What each rank's would have grown by with uniform routing; since the agent first saw the "
+     "process.",
+     kNoWhatIfSteps, kSums, "rate(kdtree_moe_what_if_expected_idle_layer_steps_total[5m])"},
     {Metric::moe_expert_tokens, "kdtree_moe_expert_tokens_total", counter, "1", kExpert,
      "Assignments of tokens to one expert. Only on request: scrape /metrics/experts, which has "
      "nothing else (layers x experts series, 23 thousand for 60 x 384).",

@@ -8,7 +8,8 @@ namespace {
 
 double number(std::uint64_t value) { return static_cast<double>(value); }
 
-double sum_of(const std::vector<std::uint64_t>& values, const LayerGroup& layers) {
+template <typename Value>
+double sum_of(const std::vector<Value>& values, const LayerGroup& layers) {
   return std::accumulate(values.begin() + static_cast<std::ptrdiff_t>(layers.first),
                          values.begin() + static_cast<std::ptrdiff_t>(layers.last) + 1, 0.0);
 }
@@ -56,13 +57,34 @@ class MoeSeries {
       add_layer_rank(loads, group, [&](const std::string& layer, double load) {
         out_.add(Metric::moe_layer_rank_tokens, {layer, name}, load);
       });
-      out_.add(Metric::moe_rank_straggler_layer_intervals, {name}, tracker_.highest()[group]);
-      add_idle(name, group);
     }
-    if (layout.ep_size == 1) return;
-    out_.add(Metric::moe_layer_intervals, tracker_.intervals());
-    if (tracker_.expected_idle())
-      out_.add(Metric::moe_expected_idle_layer_steps, *tracker_.expected_idle());
+  }
+
+  // Of each step by itself: as laid out, and at ep_size 1 as EP = TP would be.
+  void add_steps(const MoeLayout& layout) {
+    if (!layout.counts_steps(moe_)) return;
+    const bool what_if = layout.ep_size == 1;
+    const std::string ep_size = std::to_string(layout.step_ranks());
+    const auto add = [&](Metric as_laid_out, Metric otherwise, std::vector<std::string> labels,
+                         double value) {
+      if (what_if) labels.insert(labels.begin(), ep_size);
+      out_.add(what_if ? otherwise : as_laid_out, labels, value);
+    };
+    for (const LayerGroup& layers : layers_) {
+      add(Metric::moe_peak_tokens, Metric::moe_what_if_peak_tokens, {layers.name},
+          sum_of(moe_.peaks, layers));
+      add(Metric::moe_expected_peak_tokens, Metric::moe_what_if_expected_peak_tokens, {layers.name},
+          sum_of(tracker_.expected_peaks(), layers));
+    }
+    for (int rank = 0; rank < (what_if ? layout.step_ranks() : layout.tp_size); ++rank) {
+      const auto group = static_cast<std::size_t>(what_if ? rank : layout.group_of_rank(rank));
+      add(Metric::moe_rank_straggler_layer_steps, Metric::moe_what_if_rank_straggler_layer_steps,
+          {std::to_string(rank)}, column(moe_.stragglers, group) / KDTREE_STATS_SHARE);
+      add(Metric::moe_rank_idle_layer_steps, Metric::moe_what_if_rank_idle_layer_steps,
+          {std::to_string(rank)}, column(moe_.idle_ranks, group));
+    }
+    add(Metric::moe_expected_idle_layer_steps, Metric::moe_what_if_expected_idle_layer_steps, {},
+        tracker_.expected_idle().value_or(0));
   }
 
   void add_peaks(const MoeLayout& layout) {
@@ -109,12 +131,11 @@ class MoeSeries {
     }
   }
 
-  void add_idle(const std::string& rank, std::size_t group) {
-    if (!tracker_.expected_idle()) return;
-    double idle = 0;
-    for (std::size_t layer = 0; layer < moe_.layers; ++layer)
-      idle += number(moe_.idle_ranks[layer * moe_.idle_ranks_width + group]);
-    out_.add(Metric::moe_rank_idle_layer_steps, {rank}, idle);
+  // Of a table by rank: one rank's, over all layers.
+  double column(const std::vector<std::uint64_t>& table, std::size_t group) const {
+    double sum = 0;
+    for (std::size_t at = group; at < table.size(); at += moe_.step_ranks) sum += number(table[at]);
+    return sum;
   }
 
   Exposition& out_;
@@ -154,6 +175,7 @@ void add_moe_metrics(Exposition& out, const HostView& view, const MoeTracker& tr
     series.add_rank_load(*layout);
     series.add_peaks(*layout);
   }
+  series.add_steps(*layout);
   series.add_what_if(*layout);
 }
 

@@ -34,6 +34,8 @@ Json json_of(const MoePicture& moe) {
           {"tokens_per_step", or_null(moe.tokens_per_step)},
           {"peak", moe.peak ? Json(moe.peak->observed) : Json(nullptr)},
           {"expected_peak", moe.peak ? Json(moe.peak->expected) : Json(nullptr)},
+          {"step_peak", moe.step_peak ? Json(moe.step_peak->observed) : Json(nullptr)},
+          {"expected_step_peak", moe.step_peak ? Json(moe.step_peak->expected) : Json(nullptr)},
           {"layers", moe.layers},
           {"load", std::move(load)}};
 }
@@ -119,6 +121,7 @@ std::optional<MoePicture> moe_picture(const HostView& view, const MoeTracker& tr
     picture.load.push_back(std::move(row));
   }
   picture.peak = peak_load(moe, loads, 0, moe.layers - 1);
+  if (picture.shown_ep_size == layout->step_ranks()) picture.step_peak = tracker.step_peak();
   return picture;
 }
 

@@ -17,8 +17,13 @@ std::optional<MoeLayout> moe_layout(const RankStats& rank, std::optional<int> ep
   const auto experts = static_cast<int>(rank.moe->experts);
   if (layout.tp_size % layout.ep_size != 0 || experts % layout.ep_size != 0) return std::nullopt;
   layout.placed = layout.ep_size == 1 || ep_size_override.has_value() ||
-                  rank.moe->idle_ranks_width == static_cast<std::uint32_t>(layout.ep_size);
+                  rank.moe->step_ranks == static_cast<std::uint32_t>(layout.ep_size);
   return layout;
+}
+
+bool MoeLayout::counts_steps(const MoeStats& moe) const {
+  return placed && step_ranks() > 1 && moe.step_ranks == static_cast<std::uint32_t>(step_ranks()) &&
+         !moe.idle_ranks.empty() && !moe.peaks.empty() && !moe.stragglers.empty();
 }
 
 std::vector<int> other_ep_sizes(const MoeLayout& layout, std::uint32_t experts) {
@@ -45,7 +50,8 @@ GroupLoads group_loads(const MoeStats& moe, const ExpertTable& table, int groups
 std::vector<LayerGroup> layer_groups(const MoeStats& moe, int ranks) {
   const std::size_t series = moe.layers * static_cast<std::size_t>(std::max(ranks, 1));
   const std::size_t width =
-      std::max<std::size_t>(1, (series + kMostLayerSeries - 1) / kMostLayerSeries);
+      std::max({std::size_t{1}, (series + kMostLayerSeries - 1) / kMostLayerSeries,
+                (moe.layers + kMostLayers - 1) / kMostLayers});
   std::vector<LayerGroup> groups;
   for (std::size_t first = 0; first < moe.layers; first += width) {
     const std::size_t last = std::min<std::size_t>(first + width, moe.layers) - 1;

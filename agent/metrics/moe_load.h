@@ -22,6 +22,11 @@ struct MoeLayout {
   bool placed = false;  // an expert's group is expert / (experts / ep_size); false: not known, no
                         // rank load is shown
   int group_of_rank(int rank) const { return rank / (tp_size / ep_size); }
+  // Ranks whose load is counted step by step: those that hold whole experts, or at ep_size 1 those
+  // that would.
+  int step_ranks() const { return ep_size > 1 ? ep_size : tp_size; }
+  // The engine's processes count by rank and step for just these.
+  bool counts_steps(const MoeStats& moe) const;
 };
 
 // From the engine's own numbers, or from `ep_size_override` where the configuration gives one.
@@ -34,12 +39,14 @@ std::vector<int> other_ep_sizes(const MoeLayout& layout, std::uint32_t experts);
 
 GroupLoads group_loads(const MoeStats& moe, const ExpertTable& table, int groups);
 
-// Neighbouring layers that share a series, so that layers x ranks stay within kMostLayerSeries.
+// Neighbouring layers that share a series, so that layers x ranks stay within kMostLayerSeries and
+// layers within kMostLayers.
 struct LayerGroup {
   std::size_t first = 0, last = 0;  // rows of the tables, inclusive
   std::string name;                 // layer ids: "7", "8-11"
 };
 inline constexpr std::size_t kMostLayerSeries = 512;
+inline constexpr std::size_t kMostLayers = 100;
 std::vector<LayerGroup> layer_groups(const MoeStats& moe, int ranks);
 
 // Highest group load over the mean one, over some layers: sum of their highest over sum of their

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 
 #include "agent/metrics/moe_load.h"
 
@@ -30,22 +31,23 @@ class MoeTracker {
 
   // Counters since the first look. [layers]; 0 for a layer without step counters.
   const std::vector<double>& expected_unique() const { return expected_unique_; }
-  // Of each rank, over all layers; nullopt: idle ranks are not counted by the engine's processes.
+  // [layers]: assignments of a step's fullest rank, summed over steps.
+  const std::vector<double>& expected_peaks() const { return expected_peaks_; }
+  // Of each rank, over all layers; nullopt: the engine's processes don't count by rank and step.
   std::optional<double> expected_idle() const { return expected_idle_; }
-  // [ep_size]: pairs of layer and look in which the group had the highest load; ties are shared.
-  const std::vector<double>& highest() const { return highest_; }
-  // Pairs of layer and look in which something was routed.
-  double intervals() const { return intervals_; }
+
+  // A step's fullest rank over the mean, of the last kSpan; nullopt: no step, or not counted.
+  std::optional<PeakLoad> step_peak() const;
 
  private:
   struct Kept {
     std::chrono::steady_clock::time_point at;
     ExpertTable table;
     std::uint64_t steps, tokens;
+    double peaks, expected_peaks;
   };
   void begin_anew(const RankStats& rank);
-  void add_expected(const MoeStats& moe, const MoeLayout* layout);
-  void add_highest(const MoeStats& moe, const MoeLayout& layout);
+  void add_expected(const MoeStats& moe, int step_ranks);
   void slide(const MoeStats& moe, std::chrono::steady_clock::time_point now);
 
   std::int64_t pid_ = 0;
@@ -53,13 +55,14 @@ class MoeTracker {
   ExpertTable before_;  // of the last look
   ExpertTable grown_;   // since then
   std::vector<std::uint64_t> steps_before_;
+  std::map<std::uint64_t, std::uint64_t> passes_before_;  // by tokens
   std::deque<Kept> kept_;
   ExpertTable window_;
   std::uint64_t window_steps_ = 0, window_tokens_ = 0;
-  std::vector<double> expected_unique_;
+  double window_peaks_ = 0, window_expected_peaks_ = 0;
+  int step_ranks_ = 0;
+  std::vector<double> expected_unique_, expected_peaks_;
   std::optional<double> expected_idle_;
-  std::vector<double> highest_;
-  double intervals_ = 0;
 };
 
 }  // namespace kdtree

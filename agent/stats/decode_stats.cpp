@@ -97,6 +97,11 @@ std::string read_moe(std::span<const std::byte> image, const kdtree_stats_header
     const auto shaped = [&](std::uint32_t cols) {
       return section.rows == header.moe_layers && section.cols == cols;
     };
+    const auto by_rank = [&] {
+      const bool same = moe.step_ranks == 0 || moe.step_ranks == section.cols;
+      moe.step_ranks = section.cols;
+      return same && section.rows == header.moe_layers;
+    };
     bool fits = true;
     switch (section.kind) {
       case KDTREE_SECTION_EXPERT_TOKENS:
@@ -112,9 +117,20 @@ std::string read_moe(std::span<const std::byte> image, const kdtree_stats_header
         keep(moe.layer_steps);
         break;
       case KDTREE_SECTION_IDLE_RANKS:
-        fits = section.rows == header.moe_layers;
+        fits = by_rank();
         keep(moe.idle_ranks);
-        moe.idle_ranks_width = section.cols;
+        break;
+      case KDTREE_SECTION_PEAKS:
+        fits = shaped(1);
+        keep(moe.peaks);
+        break;
+      case KDTREE_SECTION_STRAGGLERS:
+        fits = by_rank();
+        keep(moe.stragglers);
+        break;
+      case KDTREE_SECTION_PASS_ROWS:
+        fits = section.cols == 2;
+        keep(moe.pass_rows);
         break;
       default:
         break;

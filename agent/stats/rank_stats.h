@@ -42,9 +42,14 @@ struct MoeStats {
       expert_tokens;  // [layers * experts] assignments; empty = not published
   std::vector<std::uint64_t> unique_experts;  // [layers] sum over steps; empty = not published
   std::vector<std::uint64_t> layer_steps;     // [layers]; empty = not published
+  std::uint32_t step_ranks = 0;  // expert ranks below: the engine's, or at EP 1 as many as TP has
   std::vector<std::uint64_t>
-      idle_ranks;  // [layers * idle_ranks_width] steps without a token; empty = not published
-  std::uint32_t idle_ranks_width = 0;  // expert ranks in idle_ranks
+      idle_ranks;  // [layers * step_ranks] steps without a token; empty = not published
+  std::vector<std::uint64_t>
+      peaks;  // [layers] assignments of a step's fullest rank, summed; empty = not published
+  std::vector<std::uint64_t> stragglers;  // [layers * step_ranks] KDTREE_STATS_SHARE a step, shared
+                                          // by its fullest ranks; empty = not published
+  std::vector<std::uint64_t> pass_rows;   // pairs: tokens of a step, steps; empty = not published
 };
 
 // What one living engine process says about the patch inside it: kdtree_stats_header, decoded and

@@ -79,8 +79,18 @@ enum kdtree_section_kind {
   KDTREE_SECTION_EXPERT_TOKENS = 1,  /* u64 [moe_layers][moe_experts]  assignments */
   KDTREE_SECTION_UNIQUE_EXPERTS = 2, /* u64 [moe_layers][1]  experts with a token, summed */
   KDTREE_SECTION_LAYER_STEPS = 3,    /* u64 [moe_layers][1]  steps counted in this layer */
-  KDTREE_SECTION_IDLE_RANKS = 4,     /* u64 [moe_layers][moe_ep_size]  steps without a token */
+  /* n below: moe_ep_size; at moe_ep_size 1, where no rank has experts of its own, tp_size, as if
+     expert e were on rank e / (moe_experts / tp_size) */
+  KDTREE_SECTION_IDLE_RANKS = 4, /* u64 [moe_layers][n]  steps without a token */
+  KDTREE_SECTION_PEAKS = 5,      /* u64 [moe_layers][1]  assignments of the rank that had most of
+                                    them in a step, summed over steps */
+  KDTREE_SECTION_STRAGGLERS = 6, /* u64 [moe_layers][n]  KDTREE_STATS_SHARE for each step in which
+                                    that rank had most, divided among those that had as many */
+  KDTREE_SECTION_PASS_ROWS = 7,  /* u64 [any][2]  tokens of a step, steps that had so many; above
+                                    256 tokens to the nearest sixteenth of a power of two; rows of
+                                    zeros fill up, so that the file seldom changes its size */
 };
+#define KDTREE_STATS_SHARE 720720u /* divides evenly among up to 16 */
 
 struct kdtree_stats_section {
   uint32_t kind;       /* enum kdtree_section_kind; unknown kinds are skipped */

@@ -74,7 +74,9 @@ class Observer:
 
     def _make(self, ids: object, experts: int, placed: bool) -> None:
         size = self._patch.ranks.moe_ep_size
-        ranks = size if placed and size > 0 and experts % size == 0 else 0
+        if size == 1:  # a slice of each expert on each rank: counted as if they lay in order over all of them
+            size = self._patch.ranks.tp_size
+        ranks = size if placed and size > 1 and experts % size == 0 else 0
         self._table = MoeTable(self._patch.kernel.ops, sys.modules["torch"], ids, experts, ranks)
 
     def read(self) -> tuple[dict[str, object], list[Section]]:

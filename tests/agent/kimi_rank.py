@@ -32,22 +32,28 @@ class Router:
         self.tokens = [array("Q", bytes(8 * EXPERTS)) for _ in range(LAYERS)]
         self.unique = array("Q", bytes(8 * LAYERS))
         self.idle = array("Q", bytes(8 * LAYERS * ranks))
+        self.peaks = array("Q", bytes(8 * LAYERS))
+        self.stragglers = array("Q", bytes(8 * LAYERS * ranks))
         self.ranks, self.steps = ranks, 0
 
     def step(self) -> None:
         self.steps += 1
         for layer in range(LAYERS):
             used: set[int] = set()
+            loads = [0] * self.ranks
             for _ in range(TOKENS_A_STEP):
                 chosen: set[int] = set()
                 while len(chosen) < TOP_K:
                     chosen.update(self.random.choices(range(EXPERTS), self.weights[layer], k=TOP_K - len(chosen)))
                 for expert in chosen:
                     self.tokens[layer][expert] += 1
+                    loads[expert // (EXPERTS // self.ranks)] += 1
                 used |= chosen
             self.unique[layer] += len(used)
-            for rank in set(range(self.ranks)) - {expert // (EXPERTS // self.ranks) for expert in used}:
-                self.idle[layer * self.ranks + rank] += 1
+            self.peaks[layer] += max(loads)
+            for rank, load in enumerate(loads):
+                self.idle[layer * self.ranks + rank] += load == 0
+                self.stragglers[layer * self.ranks + rank] += (load == max(loads)) * f.STRAGGLER_SHARE // loads.count(max(loads))
 
 
 def main() -> None:
@@ -64,9 +70,9 @@ def main() -> None:
         for layer in router.tokens:
             joined.extend(layer)
         sections = [(f.SECTION_EXPERT_TOKENS, LAYERS, EXPERTS, joined), (f.SECTION_UNIQUE_EXPERTS, LAYERS, 1, router.unique),
-                    (f.SECTION_LAYER_STEPS, LAYERS, 1, array("Q", [steps] * LAYERS))]
-        if ep_size > 1:
-            sections.append((f.SECTION_IDLE_RANKS, LAYERS, ep_size, router.idle))
+                    (f.SECTION_LAYER_STEPS, LAYERS, 1, array("Q", [steps] * LAYERS)), (f.SECTION_PEAKS, LAYERS, 1, router.peaks),
+                    (f.SECTION_IDLE_RANKS, LAYERS, ranks, router.idle), (f.SECTION_STRAGGLERS, LAYERS, ranks, router.stragglers),
+                    (f.SECTION_PASS_ROWS, 1, 2, array("Q", [TOKENS_A_STEP, router.steps]))]
         calls = 61 * steps
         writer.publish({"tp_rank": rank, "tp_size": ranks, "moe_ep_rank": rank if ep_size > 1 else 0, "moe_ep_size": ep_size,
                         "device_name": "NVIDIA RTX PRO 6000 Blackwell", "device_uuid": f"GPU-fa4e0000-0000-0000-0000-{rank:012d}",

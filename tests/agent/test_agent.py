@@ -37,7 +37,10 @@ while True:
                    [(f.SECTION_EXPERT_TOKENS, 2, 8, array("Q", [step * e for e in range(1, 9)] * 2)),
                     (f.SECTION_UNIQUE_EXPERTS, 2, 1, array("Q", [8 * step] * 2)),
                     (f.SECTION_LAYER_STEPS, 2, 1, array("Q", [step] * 2)),
-                    (f.SECTION_IDLE_RANKS, 2, 4, array("Q", [step, 0, 0, 0] * 2))])
+                    (f.SECTION_IDLE_RANKS, 2, 4, array("Q", [step, 0, 0, 0] * 2)),
+                    (f.SECTION_PEAKS, 2, 1, array("Q", [20 * step] * 2)),
+                    (f.SECTION_STRAGGLERS, 2, 4, array("Q", [0, 0, 0, step * f.STRAGGLER_SHARE] * 2)),
+                    (f.SECTION_PASS_ROWS, 1, 2, array("Q", [18, step]))])
     time.sleep(0.1)
 """
 
@@ -152,7 +155,9 @@ def test_ranks_and_experts_as_the_writer_published_them(agent: Agent) -> None:
     assert value("kdtree_moe_rank_idle_layer_steps_total", moe_rank="0") == 2 * steps
     assert abs(value("kdtree_moe_peak_load_ratio") - 15 / (36 / 4)) < 1e-9
     assert value("kdtree_moe_expected_peak_load_ratio") > 1
-    assert value("kdtree_moe_rank_straggler_layer_intervals_total", moe_rank="3") == value("kdtree_moe_layer_intervals_total") > 0
+    assert value("kdtree_moe_rank_straggler_layer_steps_total", moe_rank="3") == 2 * steps
+    assert value("kdtree_moe_peak_tokens_total", layer="2") == 20 * steps
+    assert value("kdtree_moe_expected_peak_tokens_total", layer="2") > 0
     assert value("kdtree_moe_expected_idle_layer_steps_total") > 0
     assert value("kdtree_drift", kind="release") == 0
     assert value("kdtree_drift", kind="ranks") == 0

@@ -19,6 +19,7 @@ from kdtree_patch import stats_format as f
 from kdtree_patch.stats import StatsWriter
 
 LAYERS, EXPERTS_PER_RANK, TOP_K, FIRST_LAYER = 3, 2, 2, 1
+PEAK = 24  # assignments of a step's fullest rank
 
 
 def header(release: str, rank: int, ranks: int, k: int) -> dict[str, object]:
@@ -48,12 +49,15 @@ def parts(ranks: int) -> list[int]:
 
 def sections(ranks: int, k: int) -> list[tuple[int, int, int, array]]:
     """Routing counters at publication k: two layer steps each, one of which uses all experts and one
-    none; rank 0 idles in one of them."""
+    none; rank 0 idles in one of them. The last rank has most in one, 24 assignments, and the one before it in the other."""
     return [
         (f.SECTION_EXPERT_TOKENS, LAYERS, EXPERTS_PER_RANK * ranks, array("Q", [k * part for part in parts(ranks)] * LAYERS)),
         (f.SECTION_UNIQUE_EXPERTS, LAYERS, 1, array("Q", [k * EXPERTS_PER_RANK * ranks] * LAYERS)),
         (f.SECTION_LAYER_STEPS, LAYERS, 1, array("Q", [2 * k] * LAYERS)),
         (f.SECTION_IDLE_RANKS, LAYERS, ranks, array("Q", ([k] + [0] * (ranks - 1)) * LAYERS)),
+        (f.SECTION_PEAKS, LAYERS, 1, array("Q", [2 * PEAK * k] * LAYERS)),
+        (f.SECTION_STRAGGLERS, LAYERS, ranks, array("Q", ([0] * (ranks - 2) + [k * f.STRAGGLER_SHARE] * 2) * LAYERS)),
+        (f.SECTION_PASS_ROWS, 1, 2, array("Q", [sum(parts(ranks)) // TOP_K // 2, 2 * k])),
     ]
 
 

@@ -5,8 +5,10 @@ return the very values that those were given, and what becomes unknown goes away
 from __future__ import annotations
 
 import math
+import random
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -71,6 +73,13 @@ def test_gpu_panels_show_base_units(host: LiveHost, title: str, unit: float, fie
     assert answer == {(("gpu", str(index)),): pytest.approx(gpu(index)[field] * unit) for index in range(GPUS)}
 
 
+def fullest_of_uniform() -> float:
+    """Of 36 tokens that choose 2 of 16 experts each, 2 a rank: the fullest of eight ranks over the mean, by drawing."""
+    draw, drawn = random.Random(3), 4000
+    most = (max(Counter(expert // 2 for _ in range(36) for expert in draw.sample(range(16), 2)).values()) for _ in range(drawn))
+    return sum(most) / drawn / 9
+
+
 def test_numbers_of_the_ranks(host: LiveHost) -> None:
     compared = {at: host.instant(host.panel_query(expression("What has been compared", at))) for at in range(6)}
     for rank in range(RANKS):
@@ -89,8 +98,14 @@ def test_numbers_of_the_ranks(host: LiveHost) -> None:
     idle = host.instant(host.panel_query(expression("Idle share")))
     assert idle == {(("moe_rank", str(rank)),): pytest.approx(0.5 if rank == 0 else 0) for rank in range(RANKS)}
     stragglers = host.instant(host.panel_query(expression("Stragglers")))
-    assert stragglers == {(("moe_rank", str(rank)),): pytest.approx(8 if rank == 7 else 0) for rank in range(RANKS)}
-    assert host.instant(host.panel_query(expression("Fullest rank over the mean"))) == {(): pytest.approx(8 / 4.5)}
+    assert stragglers == {(("moe_rank", str(rank)),): pytest.approx(4 if rank >= 6 else 0) for rank in range(RANKS)}
+    assert host.instant(host.panel_query(expression("Fullest rank over the mean"))) == {(): pytest.approx(24 / 9)}
+    assert host.instant(host.panel_query(expression("Imbalance against expected", 1))).keys() == {()}
+    uniform = host.instant(host.panel_query(expression("Fullest rank over the mean", 1)))[()]
+    assert uniform == pytest.approx(fullest_of_uniform(), rel=0.02)
+    assert host.instant(host.panel_query(expression("Imbalance against expected"))) == {(): pytest.approx(24 / 9 / uniform)}
+    worst = host.instant(host.panel_query(expression("Worst layers")))
+    assert worst == {(("layer", str(layer)),): pytest.approx(24 / 9 / uniform) for layer in (1, 2, 3)}
     matrix = host.instant(host.panel_query(expression("Load of each rank by layer")))
     assert matrix == {(("layer", str(layer)), ("moe_rank", str(rank))): pytest.approx((rank + 1) / 4.5) for layer in (1, 2, 3) for rank in range(RANKS)}
     answered = host.instant(host.panel_query(expression("Verify calls by who answered")))
@@ -129,7 +144,10 @@ SILENT = {"kdtree_gpu_failure_info", "kdtree_gpu_up", "kdtree_nvml_up", "kdtree_
           "kdtree_stats_files", "kdtree_patch_processes", "kdtree_ranks_expected", "kdtree_rank_up", "kdtree_rank_active",
           "kdtree_verify_mismatches_total", "kdtree_host_up", "kdtree_trial", "kdtree_drift", "kdtree_gpus_expected", "kdtree_gpu_processes",
           "kdtree_gpu_tensor_active_ratio", "kdtree_gpu_ecc_errors_total", "kdtree_collector_age_seconds", "kdtree_rank_control_generation",
-          "kdtree_moe_what_if_layer_rank_tokens_total", "kdtree_moe_expert_tokens_total"}
+          "kdtree_moe_what_if_layer_rank_tokens_total", "kdtree_moe_what_if_peak_tokens_total",
+          "kdtree_moe_what_if_expected_peak_tokens_total", "kdtree_moe_what_if_rank_straggler_layer_steps_total",
+          "kdtree_moe_what_if_rank_idle_layer_steps_total", "kdtree_moe_what_if_expected_idle_layer_steps_total",
+          "kdtree_moe_expert_tokens_total"}
 
 
 @pytest.mark.parametrize("name", [name for name, metric in catalogue().items() if name == metric["name"]])

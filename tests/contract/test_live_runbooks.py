@@ -161,12 +161,32 @@ def test_the_page_leads_from_the_alert_to_its_end(host: LiveHost, alert: str) ->
     play(host, alert, SCENES[alert])
 
 
-def test_imbalance_is_told_with_its_numbers(host: LiveHost) -> None:
+def start_ranks(host: LiveHost, **fields: object) -> None:
+    """The engine starts anew, its ranks with these header fields."""
+    for rank in host.ranks:
+        rank.kill()
+        rank.wait()
+    host.orders.write_text(json.dumps(fields))
+    host.ranks = [host._start_rank(rank) for rank in range(RANKS)]
+
+
+def test_imbalance_is_told_with_its_numbers_and_ends_at_ep_1(host: LiveHost) -> None:
+    """A step's fullest rank has 24 assignments of 72 here; the pages' numbers are those of the two kinds of ratio."""
     until(lambda: firing(host, "KdtreeMoeImbalance", {}), "KdtreeMoeImbalance fires")
     said = run_commands(host, "KdtreeMoeImbalance")
     rows = dict(re.findall(r"^  rank (\d) \S+  (\d\.\d\d)$", said, re.M))
     assert len(rows) == RANKS and max(rows, key=lambda rank: float(rows[rank])) == "7", said
-    assert "kdtree_moe_peak_load_ratio" in said and 'ep_size="4"' in said and 'layer="1"' in said
+    step, uniform, tokens, whole = (float(value) for value in re.findall(r"=> (\S+) @", said)[:4])
+    assert (step, tokens) == (pytest.approx(24 / 9), pytest.approx(72)) and 1.3 < uniform < 1.7
+    assert whole == pytest.approx(8 / 4.5, rel=0.1) and 'ep_size="4"' in said and 'layer="1"' in said
+    assert re.search(r'moe_rank="7"[^\n]*=> [1-9]', said) and re.search(r'moe_rank="0"[^\n]*=> 0 @', said), said
+    start_ranks(host, moe_ep_size=1, moe_ep_rank=0)
+    try:
+        until(lambda: not firing(host, "KdtreeMoeImbalance", {}), "it ends where experts are sliced", 90)
+        what_if = until(lambda: host.instant("kdtree_moe_what_if_peak_tokens_total"), "what EP 8 would be is told")
+        assert {labels[0] for labels in what_if} == {("ep_size", str(RANKS))} and not host.instant("kdtree_moe_peak_tokens_total")
+    finally:
+        start_ranks(host)
 
 
 def test_blind_and_without_ranks(host: LiveHost) -> None:

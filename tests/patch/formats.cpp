@@ -71,7 +71,10 @@ json shown(const kdtree::RankStats& stats) {
                   {"unique_experts", moe->unique_experts},
                   {"layer_steps", moe->layer_steps},
                   {"idle_ranks", moe->idle_ranks},
-                  {"idle_ranks_width", moe->idle_ranks_width}};
+                  {"step_ranks", moe->step_ranks},
+                  {"peaks", moe->peaks},
+                  {"stragglers", moe->stragglers},
+                  {"pass_rows", moe->pass_rows}};
   return out;
 }
 

@@ -21,14 +21,15 @@ N, PREFIX, HEADS = 3, 6, 2
 class Scene:
     """A rank with an allocator, a backend and a layer."""
 
-    def __init__(self, rank: int = 0, ranks: int = 2, draft: bool = False):
+    def __init__(self, rank: int = 0, ranks: int = 2, draft: bool = False, ep_size: int = 0):
+        """ep_size: 0 = ranks, or 1."""
         self.pool = MLATokenToKVPool(64, 1, torch.bfloat16, 512, 64, 1, "cpu", False)
         self.rows = ReqToTokenPool(4, 32, "cpu", False)
         self.allocator = TokenToKVPoolAllocator(64, torch.bfloat16, "cpu", self.pool, need_sort=False)
         self.backend = TritonAttnBackend(SimpleNamespace(
             req_to_token_pool=self.rows, token_to_kv_pool=self.pool, token_to_kv_pool_allocator=self.allocator,
             sliding_window_size=None, page_size=1, device="cpu", gpu_id=rank, is_draft_worker=draft, tp_rank=rank,
-            tp_size=ranks, moe_ep_rank=rank, moe_ep_size=ranks, model_config=SimpleNamespace(context_len=32),
+            tp_size=ranks, moe_ep_rank=0 if ep_size else rank, moe_ep_size=ep_size or ranks, model_config=SimpleNamespace(context_len=32),
             server_args=SimpleNamespace(speculative_num_draft_tokens=N)))
         self.layer = RadixAttention(HEADS, 576, 0.1, 1, 0, v_head_dim=512)
         self.rows.req_to_token[1][:PREFIX] = self.allocator.alloc(PREFIX)

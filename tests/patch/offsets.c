@@ -99,6 +99,7 @@ int main(void) {
   printf("constant.max_reasons %u 0\n", KDTREE_STATS_MAX_REASONS);
   printf("constant.state %d %d\n", KDTREE_PATCH_ACTIVE, KDTREE_PATCH_REFUSED);
   printf("constant.mode %d %d\n", KDTREE_MODE_VALIDATE, KDTREE_MODE_ON);
-  printf("constant.sections %d %d\n", KDTREE_SECTION_EXPERT_TOKENS, KDTREE_SECTION_IDLE_RANKS);
+  printf("constant.sections %d %d\n", KDTREE_SECTION_EXPERT_TOKENS, KDTREE_SECTION_PASS_ROWS);
+  printf("constant.share %u 0\n", KDTREE_STATS_SHARE);
   return 0;
 }

@@ -62,7 +62,9 @@ def test_every_field_comes_over(formats: Path, tmp_path: Path) -> None:
                   graphs=1, start_mode=f.VALIDATE, kv_contiguous_pairs=1)
     values.update(moe_layers=2, moe_experts=3, moe_top_k=2, moe_first_layer=7, moe_steps=11, moe_tokens=99)
     sections = [(f.SECTION_EXPERT_TOKENS, 2, 3, array("Q", range(6))), (f.SECTION_UNIQUE_EXPERTS, 2, 1, array("Q", [6, 7])),
-                (f.SECTION_LAYER_STEPS, 2, 1, array("Q", [8, 9])), (f.SECTION_IDLE_RANKS, 2, 8, array("Q", range(16)))]
+                (f.SECTION_LAYER_STEPS, 2, 1, array("Q", [8, 9])), (f.SECTION_IDLE_RANKS, 2, 8, array("Q", range(16))),
+                (f.SECTION_PEAKS, 2, 1, array("Q", [3, 4])), (f.SECTION_STRAGGLERS, 2, 8, array("Q", range(16, 32))),
+                (f.SECTION_PASS_ROWS, 16, 2, array("Q", [9, 11] + [0] * 30))]
     writer.publish(values, {1: (10, 11), 16: (20, 20)}, sections)
     (file,) = read(formats, tmp_path)
     assert file["outcome"] == "ok", file
@@ -75,7 +77,8 @@ def test_every_field_comes_over(formats: Path, tmp_path: Path) -> None:
     assert theirs["batches"] == {"1": [10, 11], "16": [20, 20]}
     assert theirs["moe"] == {"layers": 2, "experts": 3, "top_k": 2, "first_layer": 7, "steps": 11, "tokens": 99,
                              "expert_tokens": list(range(6)), "unique_experts": [6, 7], "layer_steps": [8, 9],
-                             "idle_ranks": list(range(16)), "idle_ranks_width": 8}
+                             "idle_ranks": list(range(16)), "step_ranks": 8, "peaks": [3, 4],
+                             "stragglers": list(range(16, 32)), "pass_rows": [9, 11] + [0] * 30}
 
 
 def test_a_live_engine_and_what_is_left_of_a_killed_one(formats: Path, light: LightRig) -> None:

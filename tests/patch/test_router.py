@@ -4,6 +4,7 @@ tests/kernel/test_observers.py's."""
 import pytest
 
 from kdtree_patch import stats_format as f
+from kdtree_patch.moe_table import near
 from patch_rig import LightRig
 from light_process import CODE, serve
 
@@ -26,7 +27,29 @@ show(stats=stats(5.0, lambda s: s["moe_steps"] == 3))
     found, _, _ = serve(light, code)
     assert (found["moe_layers"], found["moe_experts"], found["moe_top_k"], found["moe_first_layer"]) == (2, 4, 2, 3)
     assert (found["moe_steps"], found["moe_tokens"]) == (3, 54)
-    assert found["sections"] == {"1": [[3, 3, 1, 1]] * 2, "2": [[6]] * 2, "3": [[2]] * 2, "4": [[0, 1]] * 2}
+    sections = found["sections"]
+    assert {kind: sections[kind] for kind in "1234"} == {"1": [[3, 3, 1, 1]] * 2, "2": [[6]] * 2, "3": [[2]] * 2, "4": [[0, 1]] * 2}
+    # Of four assignments the fullest rank has four, then two: the second step is shared.
+    assert sections["5"] == [[4 + 2]] * 2 and sections["6"] == [[f.STRAGGLER_SHARE * 3 // 2, f.STRAGGLER_SHARE // 2]] * 2
+    assert sections["7"] == [[2, 2], [50, 1]] + [[0, 0]] * 14
+
+
+def test_sizes_of_steps_are_kept_as_few_numbers() -> None:
+    """All up to 256, then to the nearest of sixteen in each power of two, so never more than a thirty-second off."""
+    assert [near(rows) for rows in (1, 9, 255, 256, 257, 265, 511, 4000)] == [1, 9, 255, 256, 256, 272, 512, 3968]
+    assert len({near(rows) for rows in range(1, 1 << 20)}) < 256 + 16 * 13
+    assert all(abs(near(rows) - rows) <= rows / 32 for rows in range(1, 1 << 14))
+
+
+def test_experts_of_one_engine_rank_are_counted_as_if_spread_over_all(light: LightRig) -> None:
+    """EP 1: by TP rank."""
+    code = ROUTER.replace("Scene(rank=1)", "Scene(rank=1, ep_size=1)") + """
+one_pass(layers(a, b), valid=2)
+show(stats=stats(5.0, lambda s: s["moe_steps"] == 1))
+"""
+    found, _, _ = serve(light, code)
+    assert (found["moe_ep_size"], found["tp_size"]) == (1, 2)
+    assert found["sections"]["4"] == [[0, 0]] * 2 and found["sections"]["6"] == [[f.STRAGGLER_SHARE // 2] * 2] * 2
 
 
 @pytest.mark.parametrize("what", ["mode=ForwardMode.EXTEND", "mode=ForwardMode.MIXED", "mode=ForwardMode.IDLE",

@@ -63,7 +63,8 @@ def test_constants_and_enums_are_those_of_the_header(offsets: dict[str, tuple[st
     assert offsets["constant.max_reasons"][0] == str(f.MAX_REASONS)
     assert offsets["constant.state"] == (str(f.ACTIVE), str(f.REFUSED))
     assert offsets["constant.mode"] == (str(f.VALIDATE), str(f.ON))
-    assert offsets["constant.sections"] == (str(f.SECTION_EXPERT_TOKENS), str(f.SECTION_IDLE_RANKS))
+    assert offsets["constant.sections"] == (str(f.SECTION_EXPERT_TOKENS), str(f.SECTION_PASS_ROWS))
+    assert offsets["constant.share"][0] == str(f.STRAGGLER_SHARE)
     text = (ROOT / "agent/stats/stats_abi.h").read_text()
     reasons = re.findall(r"KDTREE_BACK_(\w+)\s*=\s*(\d+)", text)
     assert [(name.lower(), int(value)) for name, value in reasons] == [(n, i) for i, n in enumerate(f.BACK_NAMES)]

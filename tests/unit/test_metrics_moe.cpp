@@ -16,6 +16,15 @@ using namespace std::chrono_literals;
 using Time = std::chrono::steady_clock::time_point;
 
 // Two layers of four experts on four ranks.
+// As the engine's processes count by rank and step.
+void count_steps(MoeStats& moe, int ranks) {
+  const std::size_t cells = moe.layers * static_cast<std::size_t>(ranks);
+  moe.step_ranks = static_cast<std::uint32_t>(ranks);
+  moe.idle_ranks.assign(cells, 1);
+  moe.stragglers.assign(cells, KDTREE_STATS_SHARE / 4);
+  moe.peaks.assign(moe.layers, 2);
+}
+
 RankStats moe_rank(int ep_size, const ExpertTable& tokens) {
   RankStats rank;
   rank.pid = 1;
@@ -32,8 +41,7 @@ RankStats moe_rank(int ep_size, const ExpertTable& tokens) {
   rank.moe->expert_tokens = tokens;
   rank.moe->unique_experts = {5, 6};
   rank.moe->layer_steps = {3, 3};
-  rank.moe->idle_ranks.assign(2 * static_cast<std::size_t>(ep_size), 1);
-  rank.moe->idle_ranks_width = static_cast<std::uint32_t>(ep_size);
+  count_steps(*rank.moe, ep_size > 1 ? ep_size : 4);
   return rank;
 }
 
@@ -103,7 +111,7 @@ TEST(MoeMetrics, Ep1IsEvenAndHasNoLayerByRank) {
 TEST(MoeMetrics, WhereExpertsMoveNoRankLoadIsInvented) {
   RankStats rank = moe_rank(4, {1, 2, 3, 4, 0, 0, 0, 0});
   rank.moe->idle_ranks.clear();
-  rank.moe->idle_ranks_width = 0;
+  rank.moe->step_ranks = 0;
   MoeTracker window;
   auto seen = scrape(rank, window, Time{});
   EXPECT_EQ(seen.count("kdtree_moe_rank_tokens_total|0"), 0u);
@@ -165,16 +173,89 @@ TEST(MoeMetrics, Ep1SaysWhatOtherLayoutsWouldGive) {
   EXPECT_GT(seen.at("kdtree_moe_what_if_expected_peak_load_ratio|4"), 1);
 }
 
-TEST(MoeMetrics, StragglersAreCountedEachLookAndTiesShared) {
+TEST(MoeMetrics, WhatStepsWaitForIsWhatTheEngineCounted) {
   MoeTracker window;
-  scrape(moe_rank(4, ExpertTable(8)), window, Time{});
-  scrape(moe_rank(4, {4, 0, 0, 0, 1, 1, 0, 0}), window, Time{} + 1s);
-  const auto seen = scrape(moe_rank(4, {4, 0, 0, 9, 1, 1, 0, 0}), window, Time{} + 2s);
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|0"), 1.5);
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|1"), 0.5);
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|2"), 0);
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_intervals_total|3"), 1);
-  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_layer_intervals_total"), 3);
+  RankStats rank = moe_rank(4, ExpertTable(8));
+  rank.moe->peaks = {30, 50};
+  rank.moe->stragglers = {KDTREE_STATS_SHARE,
+                          0,
+                          KDTREE_STATS_SHARE / 2,
+                          KDTREE_STATS_SHARE / 2,
+                          KDTREE_STATS_SHARE,
+                          0,
+                          0,
+                          0};
+  const auto seen = scrape(rank, window, Time{});
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_peak_tokens_total|1"), 30);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_peak_tokens_total|2"), 50);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_steps_total|0"), 2);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_steps_total|1"), 0);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_rank_straggler_layer_steps_total|3"), 0.5);
+  for (const auto& [key, value] : seen)
+    EXPECT_FALSE(key.starts_with("kdtree_moe_what_if_") && key.find("_layer_steps") != key.npos)
+        << key;
+}
+
+TEST(MoeMetrics, AtEp1StepsAreThoseThatEpAsTpWouldHave) {
+  MoeTracker window;
+  const auto seen = scrape(moe_rank(1, ExpertTable(8)), window, Time{});
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_what_if_peak_tokens_total|4|2"), 2);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_what_if_rank_straggler_layer_steps_total|4|3"), 0.5);
+  EXPECT_DOUBLE_EQ(seen.at("kdtree_moe_what_if_rank_idle_layer_steps_total|4|0"), 2);
+  EXPECT_EQ(seen.count("kdtree_moe_what_if_expected_idle_layer_steps_total|4"), 1u);
+  EXPECT_EQ(seen.count("kdtree_moe_peak_tokens_total|1"), 0u);
+  EXPECT_EQ(seen.count("kdtree_moe_rank_idle_layer_steps_total|0"), 0u);
+}
+
+TEST(MoeMetrics, WhatIsNotCountedByStepIsAbsent) {
+  MoeTracker window;
+  RankStats rank = moe_rank(4, ExpertTable(8));
+  rank.moe->peaks.clear();
+  for (const auto& [key, value] : scrape(rank, window, Time{})) {
+    EXPECT_FALSE(key.starts_with("kdtree_moe_peak_tokens")) << key;
+    EXPECT_FALSE(key.starts_with("kdtree_moe_expected_peak_tokens")) << key;
+    EXPECT_EQ(key.find("_idle_layer_steps"), key.npos) << key;
+    EXPECT_EQ(key.find("straggler"), key.npos) << key;
+  }
+}
+
+// One step of one token and one of nine are not two steps of five.
+TEST(MoeMetrics, EachStepIsExpectedAtItsOwnSize) {
+  RankStats rank = moe_rank(4, ExpertTable(2 * 64));
+  rank.moe->experts = 64;
+  rank.moe->pass_rows = {1, 4, 9, 5, 0, 0};
+  rank.moe->layer_steps = {9, 9};
+  MoeTracker window;
+  scrape(rank, window, Time{});
+  rank.moe->pass_rows = {1, 5, 9, 6, 0, 0};
+  rank.moe->layer_steps = {11, 9};
+  rank.moe->expert_tokens[0] = 20;
+  const auto seen = scrape(rank, window, Time{} + 1s);
+  const auto expect = [&](const char* name, double one, double nine) {
+    EXPECT_NEAR(seen.at(name), one + nine, 1e-9) << name;
+  };
+  expect("kdtree_moe_expected_unique_experts_total|1", uniform_unique_experts(64, 2, 1),
+         uniform_unique_experts(64, 2, 9));
+  expect("kdtree_moe_expected_idle_layer_steps_total", uniform_idle_share(64, 4, 2, 1),
+         uniform_idle_share(64, 4, 2, 9));
+  expect("kdtree_moe_expected_peak_tokens_total|1", 1 * 2 / 4.0 * uniform_peak_load(64, 4, 2, 1),
+         9 * 2 / 4.0 * uniform_peak_load(64, 4, 2, 9));
+  EXPECT_EQ(seen.at("kdtree_moe_expected_peak_tokens_total|2"), 0);
+}
+
+TEST(MoeMetrics, AStepsPeakOverTheLastThirtySeconds) {
+  RankStats rank = moe_rank(4, ExpertTable(8));
+  const std::optional<MoeLayout> layout = moe_layout(rank, std::nullopt);
+  MoeTracker tracker;
+  tracker.take(rank, layout, Time{});
+  EXPECT_FALSE(tracker.step_peak());
+  rank.moe->expert_tokens = {10, 10, 10, 10, 0, 0, 0, 0};  // even as a whole
+  rank.moe->peaks[0] += 2 * 10;                            // and no step was
+  rank.moe->layer_steps[0] += 10;
+  tracker.take(rank, layout, Time{} + 5s);
+  ASSERT_TRUE(tracker.step_peak());
+  EXPECT_DOUBLE_EQ(tracker.step_peak()->observed, 20 / 10.0);
+  EXPECT_NEAR(tracker.step_peak()->expected, uniform_peak_load(4, 4, 2, 2), 1e-9);
 }
 
 TEST(MoeMetrics, ExpectationsGrowWithTheStepsSeen) {
@@ -192,7 +273,8 @@ TEST(MoeMetrics, ExpectationsGrowWithTheStepsSeen) {
 }
 
 TEST(MoeMetrics, CardinalityIsBounded) {
-  for (const auto& [layers, ranks] : {std::pair{61, 8}, {61, 64}, {200, 16}, {1, 1}}) {
+  for (const auto& [layers, ranks] :
+       {std::pair{61, 8}, {61, 64}, {200, 16}, {256, 2}, {256, 1}, {1, 1}}) {
     for (const int ep_size : {1, ranks}) {
       RankStats rank = moe_rank(ep_size, {});
       rank.tp_size = ranks;
@@ -202,8 +284,7 @@ TEST(MoeMetrics, CardinalityIsBounded) {
       rank.moe->expert_tokens.assign(rows * 384, 7);
       rank.moe->unique_experts.assign(rows, 1);
       rank.moe->layer_steps.assign(rows, 1);
-      rank.moe->idle_ranks.assign(rows * static_cast<std::size_t>(ep_size), 1);
-      rank.moe->idle_ranks_width = static_cast<std::uint32_t>(ep_size);
+      count_steps(*rank.moe, ranks);
       MoeTracker tracker;
       scrape(rank, tracker, Time{});
       for (auto& tokens : rank.moe->expert_tokens) tokens += 5;

@@ -85,6 +85,9 @@ TEST_F(StatsReader, DecodesWhatWasPublished) {
   image.add_section(KDTREE_SECTION_UNIQUE_EXPERTS, 2, 1, {11, 12});
   image.add_section(KDTREE_SECTION_LAYER_STEPS, 2, 1, {9, 9});
   image.add_section(KDTREE_SECTION_IDLE_RANKS, 2, 2, {1, 0, 0, 2});
+  image.add_section(KDTREE_SECTION_PEAKS, 2, 1, {13, 14});
+  image.add_section(KDTREE_SECTION_STRAGGLERS, 2, 2, {5, 6, 7, 8});
+  image.add_section(KDTREE_SECTION_PASS_ROWS, 3, 2, {2, 9, 0, 0, 0, 0});
   image.add_section(4711, 1, 1, {99});
 
   const StatsFile file = read(image);
@@ -119,8 +122,11 @@ TEST_F(StatsReader, DecodesWhatWasPublished) {
   ASSERT_TRUE(stats.moe);
   EXPECT_EQ(stats.moe->expert_tokens, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(stats.moe->unique_experts, (std::vector<std::uint64_t>{11, 12}));
-  EXPECT_EQ(stats.moe->idle_ranks_width, 2u);
+  EXPECT_EQ(stats.moe->step_ranks, 2u);
   EXPECT_EQ(stats.moe->idle_ranks, (std::vector<std::uint64_t>{1, 0, 0, 2}));
+  EXPECT_EQ(stats.moe->peaks, (std::vector<std::uint64_t>{13, 14}));
+  EXPECT_EQ(stats.moe->stragglers, (std::vector<std::uint64_t>{5, 6, 7, 8}));
+  EXPECT_EQ(stats.moe->pass_rows, (std::vector<std::uint64_t>{2, 9, 0, 0, 0, 0}));
   EXPECT_EQ(stats.moe->first_layer, 1u);
 }
 
