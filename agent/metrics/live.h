@@ -46,7 +46,7 @@ struct MoePicture {
   bool what_if = false;   // shown_ep_size is not how the engine lies
   std::vector<std::string> layers;
   std::vector<std::vector<std::optional<double>>> load;  // [layers][shown ranks]; nullopt: no token
-  std::optional<PeakLoad> peak;       // of the last 30 s as a whole
+  std::optional<PeakLoad> peak;                          // of the last 30 s as a whole
   std::optional<PeakLoad> step_peak;  // of each step by itself; nullopt: not counted for this EP
   std::optional<double> tokens_per_step;
 };
