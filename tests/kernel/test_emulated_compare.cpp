@@ -116,9 +116,10 @@ void expect_same() {
   uint64_t seed = 0;
   for (const Call& call : {Call{9, 8, 1, 3}, Call{1, 1, 1, 0}, Call{20, 3, 4, 60},
                            Call{9, 16, 3, 7}, Call{300, 1, 300, 9}}) {
-    both.add(Rows<Host>(call, ++seed), &on, seed);
-    both.add(Rows<Host>(call, ++seed), &off, seed);
-    both.add(Rows<Host>(call, ++seed), nullptr, seed);
+    for (const int32_t* enable : {&on, &off, static_cast<const int32_t*>(nullptr)}) {
+      ++seed;
+      both.add(Rows<Host>(call, seed), enable, seed);
+    }
   }
   EXPECT_EQ(both.emulated().compares, 10U);
   EXPECT_GT(both.emulated().mismatches, 0U);
