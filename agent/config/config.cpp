@@ -246,6 +246,13 @@ std::string syntax_error(const json::parse_error& error, std::string_view text) 
          ": not valid JSON" + (comma ? ": a comma before the closing bracket" : "");
 }
 
+// nlohmann's own text ends in the number, in quotes.
+std::string too_large(const json::out_of_range& error) {
+  const std::string_view text = error.what();
+  const auto number = text.substr(std::min(text.find('\''), text.size()));
+  return "a number is too large: " + std::string(number.substr(0, 60));
+}
+
 // nlohmann keeps the last of two equal keys without a word; an operator's typo must not be hidden
 // so.
 struct DuplicateKeys {
@@ -275,6 +282,8 @@ Result<Config> parse_config(std::string_view text, const std::string& where) {
     document = json::parse(text, std::ref(duplicates), true, true);
   } catch (const json::parse_error& error) {
     return fail(ExitCode::usage, where + ": " + syntax_error(error, text));
+  } catch (const json::out_of_range& error) {
+    return fail(ExitCode::usage, where + ": " + too_large(error));
   }
   if (!duplicates.found.empty())
     return fail(ExitCode::usage, where + ": key \"" + duplicates.found + "\" is given twice");

@@ -80,6 +80,8 @@ TEST(Config, EachFaultIsNamedWithItsPath) {
            Bad{with("", R"("modes": {"on": {"mem_fraction": 0.9}})"),
                "unknown key modes.on.mem_fraction", ""},
            Bad{with(R"("ranks": 9)"), "given twice", ""},
+           Bad{with("", R"("deadlines": {"healthy_s": 1e999})"),
+               "c: a number is too large: '1e999'", ""},
            Bad{with("", R"("modes": {"on": {"mem_fraction_static": 1.5}})"),
                "modes.on.mem_fraction_static is not between 0 and 1", ""},
            Bad{with("", R"("modes": {"on": {"add_flags": ["x"]}})"), "modes.on.add_flags", ""},
