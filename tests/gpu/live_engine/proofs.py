@@ -133,11 +133,11 @@ def router(server: Server, release: Release, orders: Orders, experts: range, top
     raise RuntimeError(f"the observer and the host disagree: {result}")
 
 
-def churn(server: Server, release: Release, requests: int = 48) -> dict:
-    """How many neighbouring KV slots of a later request follow each other, after requests of mixed lengths, two to three
-    times the pool in all, have come and gone; from the counters that the agent exports."""
+def churn(server: Server, release: Release, requests: int = 64) -> dict:
+    """How many neighbouring KV slots of a later request follow each other, after requests of mixed lengths that take more
+    slots than the pool has have come and gone; from the counters that the agent exports."""
     rng = random.Random(9)
-    jobs = [(load.prompt_ids(500 + i, rng.randrange(20, 2500)), rng.randrange(5, 60)) for i in range(requests)]
+    jobs = [(load.prompt_ids(500 + i, rng.randrange(20, 800)), rng.randrange(20, 120)) for i in range(requests)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda job: load.generate(server.url, *job), jobs))
     time.sleep(SETTLE_S)
