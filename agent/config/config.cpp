@@ -286,7 +286,8 @@ Result<Config> parse_config(std::string_view text, const std::string& where) {
     return fail(ExitCode::usage, where + ": " + too_large(error));
   }
   if (!duplicates.found.empty())
-    return fail(ExitCode::usage, where + ": key \"" + duplicates.found + "\" is given twice");
+    return fail(ExitCode::usage,
+                where + ": key \"" + shown_key(duplicates.found) + "\" is given twice");
   auto config = read_document(document);
   if (!config) return prefixed(where, std::move(config).error());
   config->document = document.dump();

@@ -22,12 +22,19 @@ std::size_t edits(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
+
 bool has_control_character(const std::string& text) {
-  return std::any_of(text.begin(), text.end(),
-                     [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return std::any_of(text.begin(), text.end(), is_control);
 }
 
 }  // namespace
+
+std::string shown_key(std::string_view key) {
+  std::string text(key);
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return text;
+}
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
@@ -49,7 +56,7 @@ JsonObject::JsonObject(const nlohmann::json& value, std::string path)
 }
 
 std::string JsonObject::path_of(std::string_view key) const {
-  return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+  return path_.empty() ? shown_key(key) : path_ + "." + shown_key(key);
 }
 
 void JsonObject::reject(std::string_view key, const std::string& why, const std::string& hint) {

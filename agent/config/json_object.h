@@ -47,4 +47,7 @@ class JsonObject {
 // "".
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+// A key as messages show it: control characters are '?'.
+std::string shown_key(std::string_view key);
+
 }  // namespace kdtree

@@ -75,6 +75,8 @@ TEST(Config, EachFaultIsNamedWithItsPath) {
            Bad{R"({"engine": {"unit": "e.service"}})", "engine.python is missing", ""},
            Bad{with(R"("helth_url": "x")"), "unknown key engine.helth_url",
                "did you mean engine.health_url?"},
+           Bad{with(R"("a\nb\u001b": "x")"), "unknown key engine.a?b?", ""},
+           Bad{with("", R"("k\n": 1, "k\n": 1)"), "c: key \"k?\" is given twice", ""},
            Bad{with("", R"("kernal": {})"), "unknown key kernal", "did you mean kernel?"},
            Bad{with("", R"("modes": {"onn": {}})"), "unknown key modes.onn", "modes.on"},
            Bad{with("", R"("modes": {"on": {"mem_fraction": 0.9}})"),
