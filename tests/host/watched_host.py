@@ -26,7 +26,7 @@ INSTALLED = "/usr/share/kdtree/dashboards/prometheus.yml"
 WINDOW = "8s"
 GPU = {"utilization": 60, "gpm": {"2": 60.0, "5": 8.0}}
 # Verbs that show, and the exit codes of a good and of a bad answer; all other verbs change something and must end well.
-SHOWS = {"status": (0, 1), "verdict": (0, 1), "doctor": (0, 1), "history": (0,), "selftest": (0,), "plan": (0,)}
+SHOWS = {"status": (0, 1), "verdict": (0, 1), "doctor": (0, 1), "history": (0,), "selftest": (0,), "plan": (0,), "heatmap": (0,)}
 
 
 class Watched:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants wrong answers in the stand-in kernel op, inside a rank, while the fault is in force."""
+"""Plants wrong answers in the stand-in kernel op and delays in the engine's own kernel, inside a rank, while the fault is in force."""
 from __future__ import annotations
 
+import time
 from typing import Callable
 
 from serving.faults import Faults
+from sglang.kernels.ops.attention import extend_attention
 from torch import _ops
 
 _OP = "kdtree::verify_attn"
@@ -12,6 +14,7 @@ _OP = "kdtree::verify_attn"
 
 def plant(faults: Faults, rank: int) -> None:
     """Wraps the op as it registers, which is when the patch loads the kernel library."""
+    extend_attention.before_verify = lambda: time.sleep(faults.number("slow_kernel", 0.5) or 0.0)
     _ops.registry = _Registry(_ops.registry, faults, rank)
 
 

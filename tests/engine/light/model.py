@@ -34,7 +34,7 @@ _CONTEXT, _SLOTS, _TOP_K, _ROUTES = 512, 1023, 8, 64
 def make_model(flags: Flags, rank: int, rendezvous: int, faults: Faults) -> "LightModel":
     """The rank's model; its faults in the kernel are planted here, around the op, never in the product."""
     kernel_faults.plant(faults, rank)
-    return LightModel(flags, rank)
+    return LightModel(flags, rank, faults)
 
 
 class LightModel:
@@ -42,8 +42,8 @@ class LightModel:
 
     busy_share = 0.05  # eight ranks on a small machine leave room for what is tested
 
-    def __init__(self, flags: Flags, rank: int):
-        self._flags, self._rank = flags, rank
+    def __init__(self, flags: Flags, rank: int, faults: Faults):
+        self._flags, self._rank, self._faults = flags, rank, faults
         self._pending: list[torch.Tensor] = []  # draft slots of the last verify, one tensor a request
         self._runner = ModelRunner(self._run)
 
@@ -149,7 +149,9 @@ class LightModel:
         heads, tokens, positions = self._flags.heads, batch.input_ids.tolist(), batch.positions
         self._backend.init_forward_metadata(batch)
         hidden = [list(self._embedding[token]) for token in tokens]
+        logit_cap = 30.0 if self._faults.hits("logit_cap", self._rank) is not None else 0.0
         for layer in self._layers:
+            layer.logit_cap = logit_cap
             q = torch.zeros((len(tokens), heads * 576), dtype=torch.bfloat16)
             k = torch.zeros((len(tokens), 1, 576), dtype=torch.bfloat16)
             for i, values in enumerate(hidden):
@@ -170,8 +172,9 @@ class LightModel:
         """The MoE block's routing, by token and position alone: every rank routes alike. Its experts do nothing, and
         some are more popular than others."""
         experts, flat = self._flags.experts, []
+        few = self._faults.get("few_experts") is not None
         for token, position in zip(tokens, positions):
             start = (token * 31 + position * 17 + layer_id) % _ROUTES
-            flat.extend(self._popularity[start:start + experts])
+            flat.extend([-expert for expert in range(experts)] if few else self._popularity[start:start + experts])
         logits = torch.Tensor(flat, (len(tokens), experts), torch.float32)
         topk.select_experts(None, logits, self._topk, layer_id=layer_id)

@@ -15,7 +15,8 @@ import threading
 
 NAMES = {
     "slow_start", "crash_load", "crash_capture", "oom", "never_healthy", "hang", "unhealthy", "wrong_kernel",
-    "kernel_raises", "dead_rank", "dead_rank_unnoticed", "stuck_rank", "slow_stop", "slow_stream",
+    "kernel_raises", "slow_kernel", "logit_cap", "few_experts", "dead_rank", "dead_rank_unnoticed", "stuck_rank", "slow_stop",
+    "slow_stream",
 }
 
 

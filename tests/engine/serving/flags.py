@@ -23,7 +23,7 @@ IGNORED_VALUE = (
 )
 IGNORED_FLAG = (
     "--trust-remote-code", "--skip-tokenizer-init", "--skip-server-warmup", "--disable-radix-cache",
-    "--enable-metrics", "--disable-shared-experts-fusion", "--disable-custom-all-reduce", "--disable-overlap-schedule",
+    "--disable-shared-experts-fusion", "--disable-custom-all-reduce", "--disable-overlap-schedule",
     "--enable-mixed-chunk", "--enable-torch-compile", "--disable-cuda-graph-padding", "--enable-return-routed-experts",
     "--enable-deterministic-inference", "--log-requests",
 )
@@ -51,6 +51,7 @@ class Flags:
     heads: int
     experts: int
     fault: str
+    enable_metrics: bool
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -74,6 +75,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     known.add_argument("--max-running-requests", type=int, default=4)
     known.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     known.add_argument("--log-level", default="info")
+    known.add_argument("--enable-metrics", action="store_true")
     ours = parser.add_argument_group("flags of the test engine alone")
     ours.add_argument("--steps-per-second", type=float, default=0.0,
                       help="verify steps of synthetic requests that each rank runs while idle (0 = only on request)")

@@ -49,6 +49,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(200, None)
         elif path in ("/get_model_info", "/model_info"):
             self._send(200, {"model_path": self.engine.flags.model_path, "is_generation": True})
+        elif path == "/metrics" and self.engine.flags.enable_metrics:
+            self._metrics()
         elif path in ("/get_server_info", "/server_info"):
             flags = self.engine.flags
             self._send(200, {"tp_size": flags.ranks, "ep_size": flags.ep_size, "version": "test-engine",
@@ -130,6 +132,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _event(self, value: dict) -> None:
         self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
         self.wfile.flush()
+
+    def _metrics(self) -> None:
+        """Seconds between two tokens of a request, and tokens a step, as far as rank 0 has told."""
+        done = self.engine.ranks[0].progress or {"step_seconds": 0.0, "tokens": 0, "accepted": 0.0}
+        values = {"inter_token_latency_seconds_sum": done["step_seconds"], "inter_token_latency_seconds_count": done["tokens"],
+                  "spec_accept_length": done["accepted"]}
+        text = "".join(f'sglang:{name}{{model_name="test"}} {value}\n' for name, value in values.items()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
 
     def _send(self, status: int, body: dict | None) -> None:
         payload = b"" if body is None else json.dumps(body).encode()

@@ -48,6 +48,7 @@ class RankPort:
     def __init__(self, rank: int, flavour: str, flags: Flags, rendezvous: int):
         spawn = multiprocessing.get_context("spawn")
         self.rank = rank
+        self.progress: dict | None = None  # step_seconds, tokens, accepted; None before the first step
         self._pipe, theirs = spawn.Pipe()
         self.process = spawn.Process(target=run_rank, args=(flavour, flags, rank, os.getpid(), rendezvous, theirs))
         self.process.start()
@@ -83,7 +84,9 @@ class RankPort:
                 return
             with self._changed:
                 self.last_message = time.monotonic()
-                if message["id"] >= 0:
+                if "tokens" in message and message["id"] < 0:
+                    self.progress = message
+                elif message["id"] >= 0:
                     self._answers[message["id"]] = message["tokens"]
                 self._changed.notify_all()
 

@@ -130,6 +130,7 @@ class _Loop:
         self._ready_at = time.monotonic()
         self._last_beat = 0.0
         self._steps = 0
+        self._done = {"step_seconds": 0.0, "tokens": 0, "accepted": 0.0}  # sums over requests; tokens of the last step's requests
 
     def run(self) -> None:
         """Until a stop message or the launcher's end."""
@@ -206,6 +207,7 @@ class _Loop:
 
     def _step(self, requests: list[Request]) -> None:
         """One verify step over `requests`."""
+        began = time.monotonic()
         trees = [request.draft_tree(self._flags.draft_tokens) for request in requests]
         predicted = self._model.verify(requests, trees)
         if requests[0].synthetic:
@@ -218,6 +220,10 @@ class _Loop:
             paths.append(path)
         self._model.commit(requests, paths)
         self._steps += 1
+        tokens = sum(map(len, paths))
+        self._done["step_seconds"] += (time.monotonic() - began) * len(requests)
+        self._done["tokens"] += tokens
+        self._done["accepted"] = tokens / len(requests)
         if self._rank == 0 and self._steps % 40 == 0:
             logger.info("Decode batch, #running-req: %d, #token: %d, accept len: %.2f, cuda graph: False, #queue-req: %d",
                         len(requests), sum(len(r.prompt) + len(r.output) for r in requests),
@@ -235,4 +241,4 @@ class _Loop:
         """Tells the launcher that this rank gets work done, at most five times a second."""
         if time.monotonic() - self._last_beat > 0.2:
             self._last_beat = time.monotonic()
-            self._pipe.send({"id": -1})
+            self._pipe.send({"id": -1, **self._done})
