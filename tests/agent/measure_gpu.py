@@ -122,6 +122,24 @@ def side_by_side(agent: Agent, seconds: int, load: str) -> None:
     save()
 
 
+def also(agent: Agent, load: str) -> None:
+    """What nvidia-smi says in words of its own, and the agent's values of the same moment: GPM, clock events, processes, energy."""
+    def say(*options: str) -> str:
+        try:
+            done = subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, check=False, timeout=30)
+            return (done.stdout + done.stderr)[-1500:]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+    shown = re.findall(r"^(kdtree_gpu_(?:sm|tensor|dram|pcie|clock_event|processes|process_memory|energy)\w*\{.*)$", agent.scrape(), re.M)
+    result.setdefault("also", {})[load] = {
+        "gpm, by dmon (2 SM activity, 3 occupancy, 5 any tensor, 10 DRAM bandwidth, 20 and 21 PCIe)":
+            say("dmon", "-c", "4", "--gpm-metrics", "2,3,5,10,20,21"),
+        "clock events": say("--query-gpu=clocks_event_reasons.active", "--format=csv"),
+        "processes": say("--query-compute-apps=pid,used_memory", "--format=csv"),
+        "agent": shown[:60]}
+    save()
+
+
 def cost(agent: Agent, seconds: int, load: str) -> None:
     """CPU of the agent at a scrape every 5 s, and its memory."""
     before, began = agent.cpu_seconds(), time.monotonic()
@@ -179,11 +197,13 @@ def main() -> None:
     agent = Agent()
     try:
         side_by_side(agent, 10, "idle")
+        also(agent, "idle")
         cost(agent, 60, "idle")
         busy = subprocess.Popen([sys.executable, "-c", BUSY, "75"], stderr=subprocess.DEVNULL)
         time.sleep(20)
         result["busy"] = busy.poll() is None  # False: no torch here, and the next figures are of an idle GPU
         side_by_side(agent, 15, "busy")
+        also(agent, "busy")
         cost(agent, 25, "busy")
         busy.terminate()
         busy.wait()
