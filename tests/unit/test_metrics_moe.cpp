@@ -352,6 +352,13 @@ INSTANTIATE_TEST_SUITE_P(Each, UniformRouting,
                                          Routing{384, 2, 8, 9}, Routing{256, 8, 8, 1},
                                          Routing{256, 8, 8, 128}, Routing{64, 8, 6, 2}));
 
+TEST(UniformRouting, ThePageOfTheAlertSaysItsNumbers) {  // runbooks/KdtreeMoeImbalance.md
+  EXPECT_NEAR(uniform_peak_load(384, 8, 8, 1), 2.6, 0.05);
+  EXPECT_NEAR(uniform_idle_share(384, 8, 8, 1), 1.0 / 3, 0.02);
+  EXPECT_NEAR(uniform_peak_load(384, 8, 8, 9), 1.5, 0.05);
+  EXPECT_LT(uniform_idle_share(384, 8, 8, 9), 0.001);
+}
+
 TEST(UniformRouting, TheTwoWaysMeet) {
   // On both sides of 256 assignments.
   EXPECT_NEAR(uniform_peak_load(384, 8, 8, 31.9) / uniform_peak_load(384, 8, 8, 32), 1, 0.02);

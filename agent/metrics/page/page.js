@@ -111,7 +111,7 @@ function moeNote(moe) {
   if (moe.peak === null) return `${layout}${shown}Nothing was routed in the last 30 seconds.`;
   const tokens = moe.tokens_per_step === null ? "" : ` at ${moe.tokens_per_step.toFixed(1)} tokens a step`;
   const against = (value, expected) => `${times(value)} of the mean, where uniform routing would give ${times(expected)}`;
-  const steps = moe.step_peak === null ? "" : `Step by step the fullest rank has ${against(moe.step_peak, moe.expected_step_peak)}. `;
+  const steps = moe.step_peak == null ? "" : `Step by step the fullest rank has ${against(moe.step_peak, moe.expected_step_peak)}. `;
   return `${layout}${shown}Last 30 seconds${tokens}. ${steps}All steps together, as drawn here, it has ${against(moe.peak, moe.expected_peak)}.`;
 }
 
