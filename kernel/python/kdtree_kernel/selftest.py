@@ -234,6 +234,11 @@ def check_observers(device: str) -> str:
     want = torch.bincount(ids[:33].flatten().long(), minlength=384)
     if routed["experts"][1] != want.tolist() or routed["unique"] != [0, int((want > 0).sum()), 0]:
         return "moe: other counts than torch.bincount"
+    loads = want.view(8, -1).sum(1)
+    most, fullest = int(loads.max()), int((loads == loads.max()).sum())
+    shares = [abi.MOE_SHARE // fullest if load == most else 0 for load in loads.tolist()]
+    if (routed["peak"][1], routed["straggler"][1], routed["idle"][1]) != (most, shares, (loads == 0).long().tolist()):
+        return f"moe: another fullest rank than of loads {loads.tolist()}"
     return "" if (routed["steps"], routed["tokens"]) == (1, 33) else f"moe: {routed['steps']} steps"
 
 
