@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ops as torch sees them: schema, fakes, messages."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,22 @@ def arguments(device: str) -> dict[str, Any]:
     return {name: i[name] for name in names} | {
         "out": torch.zeros(6, 8, 512, dtype=torch.bfloat16, device=device), "out_cache_loc": None,
         "workspace": torch.zeros(size, dtype=torch.uint8, device=device), "draft_tokens": 3, "sm_scale": SCALE}
+
+
+def test_architecture_shows_every_op_as_it_is(library: str) -> None:
+    """Names, order, what may be None and defaults, against the schemas that torch has."""
+    text = (Path(__file__).resolve().parents[2] / "ARCHITECTURE.md").read_text()
+    shown = {name: [argument.strip() for argument in arguments.split(",")]
+             for name, arguments in re.findall(r"^    torch\.ops\.kdtree\.(\w+)\(([^)]*)\) ->", text, re.M)}
+    registered = {schema.name.removeprefix("kdtree::"): schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("kdtree::")}
+    assert shown.keys() == registered.keys()
+    for name, schema in registered.items():
+        built = []
+        for argument in schema.arguments:
+            optional = "?" if str(argument.type).startswith("Optional") else ""
+            default = f"={argument.default_value:g}" if argument.has_default_value() and argument.default_value is not None else ""
+            built.append(argument.name + optional + default)
+        assert shown[name] == built, name
 
 
 def test_opcheck_verify_attn(device: str) -> None:
