@@ -11,7 +11,6 @@ namespace {
 using namespace std::chrono_literals;
 using Time = std::chrono::steady_clock::time_point;
 
-// Two layers of four experts on four ranks.
 // As the engine's processes count by rank and step.
 void count_steps(MoeStats& moe, int ranks) {
   const std::size_t cells = moe.layers * static_cast<std::size_t>(ranks);
@@ -21,6 +20,7 @@ void count_steps(MoeStats& moe, int ranks) {
   moe.peaks.assign(moe.layers, 2);
 }
 
+// Two layers of four experts on four ranks.
 RankStats moe_rank(int ep_size, const ExpertTable& tokens) {
   RankStats rank;
   rank.pid = 1;
