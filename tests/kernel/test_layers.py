@@ -38,6 +38,30 @@ def test_public_headers_are_c() -> None:
         assert not re.search(r"\b(namespace|template|class|std::)\b", outside_cpp), path
 
 
+def fields(text: str) -> list[tuple[str, bool, str]]:
+    """(name, whether it is a pointer, its comment) of each member of the structs in a C header."""
+    found = []
+    for body in re.findall(r"^struct \w+ \{\n(.*?)^\};", text, re.S | re.M):
+        for declared, comment in re.findall(r"([^;{}/]+);[ \t]*(?:/\*(.*?)\*/)?", body, re.S):
+            words = declared.split()
+            name = re.sub(r"\W.*", "", words[-1].lstrip("*"))
+            found.append((name, "*" in declared, " ".join(comment.split())))
+    return found
+
+
+def test_every_field_of_the_params_says_what_it_is() -> None:
+    """Memory its shape or what it holds; a stride or a size stands beside the memory that it is of."""
+    text = (KERNEL / "include/kdtree/verify_attn.h").read_text()
+    found = fields(text)
+    assert len(found) > 30 and ("mask", True) in [field[:2] for field in found]
+    for name, pointer, comment in found:
+        assert comment or name.endswith(("_stride", "workspace_bytes")), name
+        assert not pointer or re.search(r"\[.+\]|as out|one enum|aligned", comment), name
+    nullable = {name for name, pointer, comment in found if pointer and re.search("null", comment, re.I)}
+    assert nullable == {"k_draft", "out_scratch", "kv_indices", "out_cache_loc", "mask", "mask_indptr", "enable", "workspace"}
+    assert "Strides count elements" in text
+
+
 REPORT = """ptxas info    : Compiling entry function '_Z5split' for 'sm_90'
 ptxas info    : Function properties for _Z5split
     {stack} bytes stack frame, {spill} bytes spill stores, {spill} bytes spill loads
