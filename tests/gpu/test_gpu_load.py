@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load generator: what it counts as a step, when it stops, what it times."""
+import re
+
 import pytest
 from live_engine import load, switch
+from live_engine.model import VOCABULARY
+from live_engine.release import REPOSITORY
 
 
 def test_an_answer_is_read_to_its_end(stream):
@@ -56,6 +60,12 @@ def test_only_the_time_in_which_all_ran_counts():
 def test_requests_that_never_ran_together_are_an_error():
     with pytest.raises(ValueError, match="together"):
         load.step_time([made([0.0, 0.1, 0.2], 2), made([5.0, 5.1, 5.2], 2)])
+
+
+def test_every_token_that_kdtreectl_bench_sends_is_in_the_models_vocabulary():
+    text = (REPOSITORY / "agent/cli/bench_steps.cpp").read_text()
+    found = re.search(r"kFirstId = (\d+), kIds = (\d+);", text)
+    assert found and sum(map(int, found.groups())) <= VOCABULARY
 
 
 def test_an_error_in_the_stream_is_an_error(stream, monkeypatch):

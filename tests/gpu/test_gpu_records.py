@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from live_engine import context, plans
+from live_engine import context
 from live_engine.records import HEAD, Record, RecordError, check, merge
 
 POINT = {"spec": "ngram", "batch": 1, "context": 1000, "off_ms": 21.8}
@@ -66,12 +66,6 @@ def test_a_stage_that_fails_is_recorded_and_the_next_goes_on(tmp_path, head, cap
     assert run.failed == ["first"] and record.data["failed"] == {"first": "no such thing"}
     assert record.data["seven"] == 7 and record.data["skipped"] == {"third": "out of time"}
     assert "SKIPPED third" in capsys.readouterr().out
-
-
-def test_two_gpus_want_two_ranks(tmp_path, head):
-    run = context.Context("", tmp_path, tmp_path, 61, Record(tmp_path / "r.json", head), 0.0)
-    with pytest.raises(SystemExit, match="--tp 2"):
-        plans.PLANS["two"](run)
 
 
 def test_flags_of_two_ranks(tmp_path, head, monkeypatch):

@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-VOCABULARY = 4096
+VOCABULARY = 8192
 MAX_CONTEXT = 131072
 
 
@@ -31,7 +31,7 @@ def draft(target_layers: int) -> dict:
         hidden_size=2048, intermediate_size=2048, num_hidden_layers=2, num_target_layers=target_layers,
         num_attention_heads=8, num_key_value_heads=4, head_dim=128, attention_bias=False, hidden_act="silu",
         rms_norm_eps=1e-6, tie_word_embeddings=False, max_position_embeddings=MAX_CONTEXT, rope_theta=50000.0,
-        block_size=9, bos_token_id=0, eos_token_id=1, dflash_config=dict(target_layer_ids=[1, 2], mask_token_id=4090))
+        block_size=9, bos_token_id=0, eos_token_id=1, dflash_config=dict(target_layer_ids=[1, 2], mask_token_id=VOCABULARY - 6))
 
 
 def write_model(folder: Path, layers: int, heads: int = 8, experts: int = 32) -> Path:

@@ -194,7 +194,6 @@ def measure_table(plan: Plan) -> None:
         armed, release = servers["armed"], context.release_of("armed")
         context.stage("switch", lambda: switch.latency(armed, release, context.tp), "live_switch", 16)
         if context.programs:
-            context.stage("kdtreectl bench", lambda: host.bench(context, armed), "kdtreectl_bench", 25)
             context.stage("agent", lambda: host.scrape(context, armed), "agent_scrape", 10)
         if "unpatched" in servers:
             context.stage("armed cost", lambda: speed.armed_cost(
@@ -209,6 +208,8 @@ def measure_table(plan: Plan) -> None:
     if "armed" in servers:
         context.stage("coming", lambda: proofs.coming_and_going(servers["armed"], release), "coming_and_going_61_layers", 15)
         context.stage("compares", lambda: proofs.clean(release), "compares_of_the_table")
+        if context.programs:
+            context.stage("kdtreectl bench", lambda: host.bench(context, armed), "kdtreectl_bench", 25)
     plan.close("ceiling", "armed")
     if context.release is not None:
         context.stage("observer cost", lambda: observer_cost.measure(
