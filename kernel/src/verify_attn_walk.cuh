@@ -16,15 +16,15 @@ __global__ void __launch_bounds__(kThreads, 1)
                  float2* statistics) {
   using Layout = std::conditional_t<kDraftApart, Fp8Layout<kTiles>, SharedLayout<kTiles>>;
   extern __shared__ __align__(128) char shared[];
+  const void* const out = target(p);
   // In this order: the combine kernel may then read inputs as soon as it runs.
   ptx::wait_for_previous();
   ptx::launch_dependents();
-  const void* const out = target(p);
+  if (out == nullptr) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int group = static_cast<int>(blockIdx.x) % groups,
             split = static_cast<int>(blockIdx.x) / groups;
   const BatchUnits<kDraftApart> batch(p, 0, lane);
-  if (out == nullptr) return;
   const int per_split = batch.per_split(nsplit);
   const int64_t begin = int64_t{split} * per_split;
   if (begin >= batch.total) return;

@@ -107,8 +107,9 @@ struct kdtree_verify_attn_params {
                                  is read.        Null: causal, i sees j <= i */
   const int64_t* mask_indptr; /* [batch+1] or longer; nullable if mask is null */
 
-  const int32_t* enable; /* one enum kdtree_enable, read by the kernel when it runs; null =
-                            KDTREE_ENABLE_OUT */
+  const int32_t* enable; /* one enum kdtree_enable, read by the kernels when they begin; null =
+                            KDTREE_ENABLE_OUT. What writes it is complete before the launch ahead of
+                            this one ends: a kernel launched in the usual way, as the gate's is */
 
   void* workspace; /* 256-byte aligned, contents don't matter; CPU functions: nullable */
   int64_t workspace_bytes;
