@@ -27,9 +27,9 @@ FLASHMLA = {  # measured in another run: page size 64, causal, Hopper-only instr
 
 
 def row(p: dict[str, Any]) -> str:
-    """One line of the table; what was not measured is a dash."""
+    """One line of the table; what was not measured is a dash, as are goal and peer of an e4m3 pool, which has none."""
     key = (p["batch"], p["context"], p["n"])
-    usual = p["heads"] == 8 and p["slots"] == "random" and "contexts" not in p
+    usual = p["kv"] == "bf16" and p["heads"] == 8 and p["slots"] == "random" and "contexts" not in p
     goal, flashmla = (GOALS.get(key) if usual else None), (FLASHMLA.get(key) if usual else None)
     kind = "one long, others 1k" if "contexts" in p else p["slots"]
     triton = p["triton_us"]
@@ -74,7 +74,7 @@ def prediction_table(attempts: dict[str, Any]) -> str:
 def replaced(readme: str) -> str:
     """README with the tables of the records. ValueError if a mark is missing."""
     attempts = json.loads((RESULTS / "attempts-h200.json").read_text())
-    tables = {"verify-h200.json": verify_table(json.loads((RESULTS / "verify-h200.json").read_text())),
+    tables = {**{name: verify_table(json.loads((RESULTS / name).read_text())) for name in ("verify-h200.json", "verify-h200-fp8.json")},
               "attempts-h200.json": attempts_table(attempts), "sm_120, predicted": prediction_table(attempts)}
     for name, text in tables.items():
         begin = MARK.format(name)
