@@ -58,10 +58,10 @@ void check_gpus(const Config& config, const Facts& facts, CheckList& list) {
 
 void check_build(const Config& config, const Facts& facts, CheckList& list) {
   if (config.kernel.device == KernelDevice::cuda) {
-    if (facts.nvcc)
-      list.ok("nvcc", facts.nvcc->version + ", " + facts.nvcc->path);
+    if (const auto nvcc = check_nvcc(facts); !nvcc)
+      list.bad("nvcc", nvcc.error());
     else
-      list.bad("nvcc", "no nvcc that runs; looked at " + joined(facts.nvcc_searched), kNvccHint);
+      list.ok("nvcc", facts.nvcc->version + ", " + facts.nvcc->path);
   }
   std::vector<std::string> missing;
   for (const char* tool : {"cmake", "c++"})

@@ -10,6 +10,7 @@
 #include "agent/cli/engine_python.h"
 #include "agent/cli/hand_made.h"
 #include "agent/nvml/list_gpus.h"
+#include "agent/plan/builder.h"
 #include "agent/plan/plan.h"
 #include "agent/unitfile/environment.h"
 #include "agent/util/sha256.h"
@@ -138,15 +139,18 @@ NvccSearch find_nvcc(const Config& config, const std::string& site,
       if (it->path().filename().string().starts_with("cu") && fs::exists(it->path() / "bin/nvcc"))
         places.emplace_back("the engine's Python", it->path() / "bin/nvcc");
   }
+  bool settled = false;
   for (const auto& [why, path] : places) {
     search.searched.push_back(path.string() + (why.empty() ? "" : " (" + why + ")"));
-    if (search.found || access(path.c_str(), X_OK) != 0) continue;
+    if (settled || access(path.c_str(), X_OK) != 0) continue;
     std::error_code error;
     auto real = fs::canonical(path, error);
     auto version = nvcc_version(path.string(), user);
     if (!version) search.searched.back() += ", not run: " + version.error().what;
     if (error || !version || version->empty()) continue;
-    search.found = NvccFacts{path.string(), real.parent_path().parent_path().string(), *version};
+    settled = why == "kernel.cuda_home" || nvcc_is_new_enough(*version);
+    if (settled || !search.found)
+      search.found = NvccFacts{path.string(), real.parent_path().parent_path().string(), *version};
   }
   return search;
 }

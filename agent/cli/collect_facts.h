@@ -24,9 +24,10 @@ Result<Facts> collect_facts(Context& context, const Config& config, FactsDepth d
 // What a release depends on: the engine's probe, GPUs and driver, which `switching` leaves out.
 void look_at_ground(Context& context, const Config& config, Facts& facts);
 
-// Where nvcc was looked for, and the first that was found and answers. The order: kernel.cuda_home,
-// CUDA_HOME, PATH, /usr/local/cuda, the engine's site-packages (`site`, "" = unknown). `user`: who
-// asks each for its version.
+// Where nvcc was looked for, and the first that answers and is new enough; the first that answers
+// where none is, or where the configuration names it. The order: kernel.cuda_home, CUDA_HOME, PATH,
+// /usr/local/cuda, the engine's site-packages (`site`, "" = unknown). `user`: who asks each for its
+// version.
 struct NvccSearch {
   std::optional<NvccFacts> found;
   std::vector<std::string> searched;

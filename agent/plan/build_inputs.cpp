@@ -62,18 +62,6 @@ Status check_engine(const Facts& facts, const Config& config, bool accept_engine
       "the patch would bind: look at the difference, then kdtreectl deploy --accept-engine");
 }
 
-Status check_nvcc(const Facts& facts) {
-  if (!facts.nvcc)
-    return fail(ExitCode::refused, "no nvcc found, looked for " + joined(facts.nvcc_searched, ", "),
-                kNvccHint);
-  if (version_number(facts.nvcc->version) < kOldestNvcc)
-    return fail(
-        ExitCode::refused,
-        facts.nvcc->path + " is version " + facts.nvcc->version + ", 12.8 or newer is needed",
-        kNvccHint);
-  return {};
-}
-
 Result<std::vector<std::string>> choose_archs(const Facts& facts, const Config& config) {
   std::vector<std::string> archs = config.kernel.archs;
   for (const auto& gpu : facts.gpus) {
@@ -99,6 +87,22 @@ Result<std::vector<std::string>> choose_archs(const Facts& facts, const Config& 
 }
 
 }  // namespace
+
+bool nvcc_is_new_enough(const std::string& version) {
+  return version_number(version) >= kOldestNvcc;
+}
+
+Status check_nvcc(const Facts& facts) {
+  if (!facts.nvcc)
+    return fail(ExitCode::refused, "no nvcc found, looked for " + joined(facts.nvcc_searched, ", "),
+                kNvccHint);
+  if (!nvcc_is_new_enough(facts.nvcc->version))
+    return fail(
+        ExitCode::refused,
+        facts.nvcc->path + " is version " + facts.nvcc->version + ", 12.8 or newer is needed",
+        kNvccHint);
+  return {};
+}
 
 Status check_space(const Facts& facts, const Config& config) {
   const std::uint64_t needed =

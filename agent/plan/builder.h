@@ -36,6 +36,12 @@ struct BuildInputs {
 // not installed, too little space.
 Result<BuildInputs> build_inputs(const Facts& facts, const Config& config, bool accept_engine);
 
+// Whether an nvcc of that version ("12.8") knows every architecture that the kernel is built for.
+bool nvcc_is_new_enough(const std::string& version);
+
+// Errors: refused: no nvcc, or one that is too old.
+Status check_nvcc(const Facts& facts);
+
 // Errors: refused: what a build needs is not free where releases are kept.
 Status check_space(const Facts& facts, const Config& config);
 

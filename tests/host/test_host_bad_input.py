@@ -209,8 +209,14 @@ def test_an_nvcc_that_is_too_old(quiet):
     try:
         with unchanged(quiet):
             refusal(quiet.ctl("deploy", "--yes", "--accept-engine"), REFUSED, "/opt/a/bin/nvcc is version 12.4, 12.8 or newer is needed", "kernel.cuda_home")
+            doctor = quiet.ctl("doctor")
+            assert doctor.rc == 1 and "/opt/a/bin/nvcc is version 12.4, 12.8 or newer is needed" in doctor.out
+        quiet.configure(kernel={"device": "cuda"})
+        with unchanged(quiet):
+            quiet.write("/usr/local/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.1'\n", mode=0o755)
+            assert "13.0, /usr/local/bin/nvcc" in quiet.ctl("doctor", env={"CUDA_HOME": "/opt/a"}).out, "an old one hides no good one"
     finally:
-        quiet.run(["rm", "-r", "/opt/a"]).check()
+        quiet.run(["rm", "-rf", "/opt/a", "/usr/local/bin/nvcc"]).check()
         quiet.configure()
 
 
