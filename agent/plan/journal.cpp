@@ -57,6 +57,19 @@ Status keep_newest(const Root& root) {
   return {};
 }
 
+// What is read of a record has the type that was written.
+bool is_record(const json& record) {
+  if (!record.is_object() || !record.contains("is")) return false;
+  const auto holds = [&](const char* key, auto right) {
+    const auto member = record.find(key);
+    return member == record.end() || right(*member);
+  };
+  const auto text = [](const json& value) { return value.is_string(); };
+  const auto number = [](const json& value) { return value.is_number_integer(); };
+  return holds("is", text) && holds("time", text) && holds("boot_id", text) &&
+         holds("format", number) && holds("step", number);
+}
+
 }  // namespace
 
 Result<Journal> Journal::begin(const Root& root, ordered_json first) {
@@ -119,7 +132,7 @@ Result<std::vector<json>> read_journal(const Root& root) {
       continue;
     }
     auto record = json::parse(line.substr(kDigits + 1), nullptr, false);
-    if (!record.is_object()) continue;
+    if (!is_record(record)) continue;
     records.push_back(std::move(record));
   }
   if (records.empty() ? lines > 1 : records[0].value("is", "") != "begin")
