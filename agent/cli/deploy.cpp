@@ -36,9 +36,12 @@ Result<SelftestProof> prove(Context& context, const Config& config, const UnitSt
                 "kdtreectl doctor says what is wrong with the device");
   context.out.note("selftest passed on " + answer.device + ", " + std::to_string(answer.cases) +
                    " cases");
-  for (const auto& [type, why] : answer.unproven_kv)
-    context.out.note(type +
-                     " KV is left to the engine's kernel, the selftest did not prove it: " + why);
+  for (const auto& [type, why] : answer.unproven_kv) {
+    std::string line = type;
+    line += " KV is left to the engine's kernel, the selftest did not prove it: ";
+    line += why;
+    context.out.note(line);
+  }
   return SelftestProof{answer.device, answer.cases, answer.proven_kv};
 }
 
