@@ -117,11 +117,15 @@ void draw_moe(const HeatPicture::Moe& moe, HeatStyle style, std::size_t columns,
     line += mean ? fixed("  %.2f", *mean) : "  idle";
     lines.push_back(std::move(line));
   }
-  if (!moe.peak) return;
-  std::string line = "  fullest rank: " + fixed("%.2f of the mean", *moe.peak);
-  if (moe.expected_peak) line += fixed("; uniform routing: %.2f", *moe.expected_peak);
-  if (moe.tokens_per_step) line += fixed(", at %.1f tokens a step", *moe.tokens_per_step);
-  lines.push_back(std::move(line));
+  const auto add = [&](const char* of, const auto& peak, const auto& expected) {
+    if (!peak) return;
+    std::string line = std::string("  fullest rank ") + of + fixed(": %.2f of the mean", *peak);
+    if (expected) line += fixed("; uniform routing: %.2f", *expected);
+    lines.push_back(std::move(line));
+  };
+  add("of a step", moe.step_peak, moe.expected_step_peak);
+  add("of all steps together, as drawn", moe.peak, moe.expected_peak);
+  if (moe.tokens_per_step) lines.push_back(fixed("  %.1f tokens a step", *moe.tokens_per_step));
 }
 
 std::optional<double> number_or_none(const Json& value) {
@@ -145,6 +149,8 @@ HeatPicture::Moe moe_of(const Json& live) {
   moe.what_if = live.at("what_if");
   moe.peak = number_or_none(live.at("peak"));
   moe.expected_peak = number_or_none(live.at("expected_peak"));
+  moe.step_peak = number_or_none(live.value("step_peak", Json()));
+  moe.expected_step_peak = number_or_none(live.value("expected_step_peak", Json()));
   moe.tokens_per_step = number_or_none(live.at("tokens_per_step"));
   moe.layers = live.at("layers").get<std::vector<std::string>>();
   for (const Json& layer : live.at("load")) {
@@ -211,6 +217,8 @@ nlohmann::ordered_json heat_json(const HeatPicture& picture, const std::string& 
            {"what_if", picture.moe->what_if},
            {"peak", or_null(picture.moe->peak)},
            {"expected_peak", or_null(picture.moe->expected_peak)},
+           {"step_peak", or_null(picture.moe->step_peak)},
+           {"expected_step_peak", or_null(picture.moe->expected_step_peak)},
            {"layers", picture.moe->layers},
            {"load", std::move(load)}};
   }

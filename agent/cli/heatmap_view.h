@@ -23,7 +23,8 @@ struct HeatPicture {
   struct Moe {
     int ep_size = 1, shown_ep_size = 1;
     bool what_if = false;
-    std::optional<double> peak, expected_peak, tokens_per_step;
+    std::optional<double> peak, expected_peak;  // fullest rank over the mean, 30 s as a whole
+    std::optional<double> step_peak, expected_step_peak, tokens_per_step;  // of each step by itself
     std::vector<std::string> layers;
     std::vector<std::vector<std::optional<double>>> load;  // [layers][ranks], relative to the mean
   };

@@ -46,6 +46,9 @@ def test_the_experts_are_those_of_the_page(scene: Agent) -> None:  # noqa: F811
     assert [row[0] for row in rows] == list("01234567"), drawn.stdout
     assert all(len(cells) == 60 and set(cells) <= set("_.-=+*#") for _, cells, _ in rows)
     assert "what EP 8 would give" in drawn.stdout and "uniform routing" in drawn.stdout
+    step, together = (float(re.search(rf"fullest rank {of}: (\S+) of the mean; uniform", drawn.stdout).group(1))
+                      for of in ("of a step", "of all steps together, as drawn"))
+    assert 1.9 < step < 2.3 and 1.8 < together < 2.1 and "  9.0 tokens a step" in drawn.stdout
     live = json.loads(scene.get("/live.json")[1])["moe"]
     shown = json.loads(heatmap(scene, "--json").stdout)["moe"]
     assert shown["layers"] == live["layers"] and len(shown["load"]) == 60
