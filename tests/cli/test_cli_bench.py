@@ -68,6 +68,13 @@ def test_what_is_wrong_is_named(ctl, arguments, code, words):
     assert done.rc == code and done.out == "" and all(word in done.err for word in words), done
 
 
+@pytest.mark.parametrize("meta", [[], 5, {}, {"completion_tokens": "7"}, {"completion_tokens": None}])
+def test_an_answer_without_a_count_of_tokens_is_shown(ctl, server, monkeypatch, meta):
+    monkeypatch.setattr(server, "chunks", lambda body: iter([{"meta_info": meta}]))
+    done = ctl("bench", "--engine", server.url, "--contexts", "9k")
+    assert done.rc == REFUSED and done.err.splitlines()[-1].startswith("kdtreectl: context 9000") and "meta_info" in done.err
+
+
 def test_a_refused_prompt_is_named(ctl, server, monkeypatch):
     monkeypatch.setattr(server, "chunks", lambda body: iter([{"error": {"message": "prompt too long"}}]))
     done = ctl("bench", "--engine", server.url, "--contexts", "9k")
