@@ -19,10 +19,14 @@ def as_before_kdtree(host: KdtreeHost) -> None:
     assert not host.path("/opt/kdtree/current").is_symlink()
 
 
-@pytest.mark.parametrize("fault, word", [
-    ("crash_load:1", ""), ("crash_capture:0", ""), ("never_healthy", "health"), ("dead_rank:2:0", ""),
+UNDONE = "0f04db7f1f604f1b8574ab2c526f5493"  # units/kdtree.catalog
+
+
+@pytest.mark.parametrize("fault, word, engines_words", [
+    ("crash_load:1", "", "crash_load, as asked"), ("crash_capture:0", "", "Capture cuda graph failed"),
+    ("never_healthy", "health", ""), ("dead_rank:2:0", "", "Subprocess scheduler_2"),
 ])
-def test_a_first_deploy_that_breaks_the_engine(plain, fault, word):
+def test_a_first_deploy_that_breaks_the_engine(plain, fault, word, engines_words):
     plain.configure(deadlines={"healthy_s": 15})
     plain.fault(fault + WITH_PATCH)
     done = plain.ctl("deploy", "--yes", "--accept-engine")
@@ -30,6 +34,8 @@ def test_a_first_deploy_that_breaks_the_engine(plain, fault, word):
     assert word in done.err
     as_before_kdtree(plain)
     assert plain.facts("history")[-1]["result"] == "rolled back"
+    assert engines_words in plain.ctl("history", "--full").out
+    assert "rolled back" in plain.journal(f"MESSAGE_ID={UNDONE}")
 
 
 def test_out_of_memory_in_a_mode_goes_back_to_the_mode_before(host):

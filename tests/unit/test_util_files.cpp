@@ -203,6 +203,29 @@ TEST_F(Files, LockNamesNobodyWhoIsGone) {
   EXPECT_EQ(second.error().what.find("4194303"), std::string::npos) << second.error().what;
 }
 
+// A number may be another process's by now: the owner is who has pid, start time and boot in
+// common.
+TEST_F(Files, LockNamesNobodyWhoOnlyHasTheNumber) {
+  const Root root(dir);
+  ASSERT_TRUE(make_directories(root(paths::kRun)));
+  const std::string pid = std::to_string(::getpid());
+  const auto start = process_start_ticks(::getpid());
+  ASSERT_TRUE(start);
+  const auto said = [&](const std::string& start_ticks, const std::string& boot) {
+    put("run/kdtree/lock",
+        "deploy " + pid + " " + start_ticks + " " + boot + " 2026-01-01T00:00:00Z\n");
+    const int fd = ::open(root(fs::path(paths::kRun) / "lock").c_str(), O_RDWR | O_CLOEXEC);
+    EXPECT_EQ(::flock(fd, LOCK_EX), 0);
+    const auto second = LockFile::acquire(root, "mode");
+    ::close(fd);
+    return second ? std::string("taken") : second.error().what;
+  };
+  EXPECT_NE(said(std::to_string(*start), boot_id()).find(pid), std::string::npos);
+  EXPECT_EQ(said(std::to_string(*start + 1), boot_id()).find(pid), std::string::npos);
+  EXPECT_EQ(said(std::to_string(*start), "00000000-0000-0000-0000-000000000000").find(pid),
+            std::string::npos);
+}
+
 TEST_F(Files, AskingForTheHolderMakesNothing) {
   EXPECT_EQ(LockFile::holder(Root(dir)).value(), "");
   EXPECT_FALSE(fs::exists(Root(dir)(paths::kRun)));
