@@ -9,18 +9,10 @@ namespace kdtree {
 namespace {
 
 template <typename Id>
-cudaError_t launch_count(const kdtree_moe_count_params& p, const Launch& launch) {
-  const MoeView table(p.table, p.table.head);
-  const MoeCount count{p.ids,
-                       &p.table.head->rows,
-                       table.chosen(p.layer),
-                       table.ran(p.layer),
-                       p.tokens * p.columns,
-                       p.columns,
-                       p.table.experts,
-                       p.ids_stride};
-  return p.ids_stride == p.columns ? launch_early(count_kernel<Id, true>, launch, count)
-                                   : launch_early(count_kernel<Id, false>, launch, count);
+cudaError_t launch_count(const MoeCount& count, cudaStream_t stream) {
+  const Launch launch{count.blocks(), kCountThreads, stream};
+  return count.dense() ? launch_early(count_kernel<Id, true>, launch, count)
+                       : launch_early(count_kernel<Id, false>, launch, count);
 }
 
 }  // namespace
@@ -38,12 +30,11 @@ int kdtree_moe_count_cuda(const kdtree_moe_count_params* params, void* stream) {
   using namespace kdtree;
   if (params == nullptr) return KDTREE_BAD_POINTER;
   if (const int status = check(*params); status != KDTREE_OK) return status;
-  const auto assignments = static_cast<unsigned>(params->tokens * params->columns);
-  if (assignments == 0) return KDTREE_OK;
-  const Launch launch{(assignments + kCountThreads - 1) / kCountThreads, kCountThreads,
-                      static_cast<cudaStream_t>(stream)};
-  return params->ids_bits == 64 ? launch_count<int64_t>(*params, launch)
-                                : launch_count<int32_t>(*params, launch);
+  const MoeCount count(*params);
+  if (count.assignments == 0) return KDTREE_OK;
+  const auto on = static_cast<cudaStream_t>(stream);
+  return params->ids_bits == 64 ? launch_count<int64_t>(count, on)
+                                : launch_count<int32_t>(count, on);
 }
 
 int kdtree_moe_end_cuda(const kdtree_moe_table* table, kdtree_moe_head* copy, int32_t first,

@@ -18,6 +18,23 @@ struct MoeCount {
   uint32_t* ran;        // of the layer
   int32_t assignments, columns, experts;
   int64_t ids_stride;
+
+  explicit MoeCount(const kdtree_moe_count_params& p) : MoeCount(p, {p.table, p.table.head}) {}
+  unsigned blocks() const {
+    return (static_cast<unsigned>(assignments) + kCountThreads - 1) / kCountThreads;
+  }
+  bool dense() const { return ids_stride == columns; }
+
+ private:
+  MoeCount(const kdtree_moe_count_params& p, const MoeView& table)
+      : ids(p.ids),
+        rows(&p.table.head->rows),
+        chosen(table.chosen(p.layer)),
+        ran(table.ran(p.layer)),
+        assignments(p.tokens * p.columns),
+        columns(p.columns),
+        experts(p.table.experts),
+        ids_stride(p.ids_stride) {}
 };
 
 __global__ void begin_kernel(kdtree_moe_head* head, int32_t rows) {

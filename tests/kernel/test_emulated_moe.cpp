@@ -42,21 +42,10 @@ class Tables {
 };
 
 template <typename Id>
-void count(Tables& tables, const kdtree_moe_count_params& p, uint64_t seed) {
-  const MoeView view(p.table, tables.head());
-  const MoeCount made{p.ids,
-                      &tables.head()->rows,
-                      view.chosen(p.layer),
-                      view.ran(p.layer),
-                      p.tokens * p.columns,
-                      p.columns,
-                      p.table.experts,
-                      p.ids_stride};
-  const simt::Block block{
-      static_cast<unsigned>((made.assignments + kCountThreads - 1) / kCountThreads), kCountThreads,
-      seed};
-  simt::run(block, [&] {
-    if (p.ids_stride == p.columns)
+void count(const kdtree_moe_count_params& p, uint64_t seed) {
+  const MoeCount made(p);
+  simt::run({made.blocks(), kCountThreads, seed}, [&] {
+    if (made.dense())
       count_kernel<Id, true>(made);
     else
       count_kernel<Id, false>(made);
@@ -94,7 +83,7 @@ void expect_the_same(const Routing& routing) {
       p.tokens = routing.tokens;
       p.columns = routing.columns;
       p.table = emulated.table();
-      count<Id>(emulated, p, static_cast<uint64_t>(layer));
+      count<Id>(p, static_cast<uint64_t>(layer));
       p.table = host.table();
       ASSERT_EQ(kdtree_moe_count_cpu(&p), KDTREE_OK);
     }
