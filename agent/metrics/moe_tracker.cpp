@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "agent/metrics/moe_uniform.h"
 
@@ -75,19 +76,20 @@ void MoeTracker::take(const RankStats& rank, const std::optional<MoeLayout>& lay
     expected_idle_.reset();
   }
   step_ranks_ = step_ranks;
-  add_expected(moe, step_ranks);
+  auto passes = passes_of(moe);
+  add_expected(moe, step_ranks, passes);
   before_ = moe.expert_tokens;
   steps_before_ = moe.layer_steps;
-  passes_before_ = passes_of(moe);
+  passes_before_ = std::move(passes);
   slide(moe, now);
 }
 
-void MoeTracker::add_expected(const MoeStats& moe, int step_ranks) {
+void MoeTracker::add_expected(const MoeStats& moe, int step_ranks, const Passes& all_passes) {
   if (step_ranks > 0 && !expected_idle_) expected_idle_ = 0;
   if (moe.layer_steps.size() != moe.layers || steps_before_.size() != moe.layers || moe.top_k == 0)
     return;
   std::vector<StepSize> sizes;
-  for (const auto& [tokens, passes] : passes_of(moe)) {
+  for (const auto& [tokens, passes] : all_passes) {
     const auto found = passes_before_.find(tokens);
     const std::uint64_t before = found == passes_before_.end() ? 0 : found->second;
     if (passes > before)

@@ -46,8 +46,10 @@ class MoeTracker {
     std::uint64_t steps, tokens;
     double peaks, expected_peaks;
   };
+  using Passes = std::map<std::uint64_t, std::uint64_t>;  // by tokens
+
   void begin_anew(const RankStats& rank);
-  void add_expected(const MoeStats& moe, int step_ranks);
+  void add_expected(const MoeStats& moe, int step_ranks, const Passes& all_passes);
   void slide(const MoeStats& moe, std::chrono::steady_clock::time_point now);
 
   std::int64_t pid_ = 0;
@@ -55,7 +57,7 @@ class MoeTracker {
   ExpertTable before_;  // of the last look
   ExpertTable grown_;   // since then
   std::vector<std::uint64_t> steps_before_;
-  std::map<std::uint64_t, std::uint64_t> passes_before_;  // by tokens
+  Passes passes_before_;
   std::deque<Kept> kept_;
   ExpertTable window_;
   std::uint64_t window_steps_ = 0, window_tokens_ = 0;
